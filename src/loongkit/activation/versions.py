@@ -1,0 +1,123 @@
+"""Version gates: release tuples of the imported module's own version.
+
+Vendor builds read ``2.9.0a0+git…``; the release part alone decides, so such a build passes the
+gate of its release (PEP 440 specifiers would call it older than 2.9.0).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: Import name -> names of the distributions that may provide it (for ``loongkit plan``).
+DISTRIBUTIONS = {
+    "mmcv": ("mmcv", "mmcv-full", "mmcv-lite"),
+    "mmseg": ("mmsegmentation",),
+}
+
+_OPERATORS = ("==", ">=", "<=", "<", ">")
+
+
+def release(text: str) -> tuple[int, ...] | None:
+    """Return the leading numbers of a version: ``"2.9.0a0+git1" -> (2, 9, 0)``; None if none."""
+    numbers: list[int] = []
+    for part in str(text).strip().lstrip("vV").split("."):
+        digits = ""
+        for character in part:
+            if not "0" <= character <= "9":
+                break
+            digits += character
+        if digits:
+            numbers.append(int(digits))
+        if digits != part:
+            break
+    return tuple(numbers) or None
+
+
+def _split(requirement: str) -> tuple[str, list[tuple[str, str]]]:
+    start = min((i for i in map(requirement.find, "=<>") if i >= 0), default=len(requirement))
+    clauses = []
+    for clause in filter(None, (c.strip() for c in requirement[start:].split(","))):
+        operator = next((o for o in _OPERATORS if clause.startswith(o)), None)
+        if operator is None:
+            raise ValueError(f"requirement {requirement!r}: {clause!r} has no comparison operator")
+        clauses.append((operator, clause[len(operator) :].strip()))
+    return requirement[:start].strip(), clauses
+
+
+def package(requirement: str) -> str:
+    """Return the import name of a requirement: ``"torch>=2.4.0" -> "torch"``."""
+    return _split(requirement)[0]
+
+
+def _compare(found: tuple[int, ...], operator: str, wanted: str) -> bool:
+    if operator == "==" and wanted.endswith(".*"):
+        prefix = release(wanted[:-2]) or ()
+        return found[: len(prefix)] == prefix
+    bound = release(wanted) or ()
+    width = max(len(found), len(bound))
+    left = found + (0,) * (width - len(found))
+    right = bound + (0,) * (width - len(bound))
+    return {
+        "==": left == right,
+        ">=": left >= right,
+        "<=": left <= right,
+        "<": left < right,
+        ">": left > right,
+    }[operator]
+
+
+def mismatch(requirement: str, found: str | None) -> str | None:
+    """Return why version ``found`` does not meet the requirement, or None when it does."""
+    name, clauses = _split(requirement)
+    if found is None:
+        return f"the version of {name} cannot be read; wanted {requirement}"
+    numbers = release(found)
+    if numbers is None:
+        return f"{name} calls its version {found!r}, which has no number; wanted {requirement}"
+    if all(_compare(numbers, operator, wanted) for operator, wanted in clauses):
+        return None
+    return f"found {name} {found}, wanted {requirement[len(name) :].strip()}"
+
+
+def module_version(name: str) -> str | None:
+    """Return the version of an imported package, also while it is still being imported.
+
+    mmcv sets ``__version__`` on its last line, after its own submodules were imported: until then
+    its ``version.py`` is read as text (no code of the package runs).
+    """
+    module = sys.modules.get(name)
+    version = getattr(module, "__version__", None)
+    if version is None:
+        version = getattr(sys.modules.get(name + ".version"), "__version__", None)
+    if version is None and module is not None:
+        version = _version_in_file(list(getattr(module, "__path__", ())))
+    return None if version is None else str(version)
+
+
+def _version_in_file(folders: list[str]) -> str | None:
+    for folder in folders:
+        try:
+            with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+                lines = file.read(65536).splitlines()
+        except (OSError, UnicodeError):
+            continue
+        for line in lines:
+            left, equals, right = line.partition("=")
+            if equals and left.split(":")[0].strip() == "__version__":
+                value = right.split("#")[0].strip()
+                if len(value) > 2 and value[0] in "'\"" and value[-1] == value[0]:
+                    return value[1:-1]
+    return None
+
+
+def unmet(requires: tuple[str, ...]) -> str | None:
+    """Return the first reason why the imported packages do not meet the gates, or None."""
+    for requirement in requires:
+        name = package(requirement)
+        if name not in sys.modules:
+            return f"{name} is not imported; wanted {requirement}"
+        reason = mismatch(requirement, module_version(name))
+        if reason is not None:
+            return reason
+    return None
