@@ -6,12 +6,12 @@ start-up index (``_index.py``) are all derived from these records.
 
 from __future__ import annotations
 
+from loongkit.activation import PREFIX
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-PREFIX = "LOONGKIT_"
 
 #: Order of the groups in the summary, in `loongkit plan` and in the docs.
 GROUPS = ("data", "precision", "operators", "resource")

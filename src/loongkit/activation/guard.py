@@ -1,0 +1,27 @@
+"""The ring around activation: whatever goes wrong inside Loongkit, the job runs on."""
+
+from __future__ import annotations
+
+
+def activate(source: str) -> None:
+    """Activate Loongkit; an error of ours is one log line at most and leaves it off.
+
+    Raises:
+        StrictError: LOONGKIT_STRICT=1 and a feature asked for by its own variable is not to be had.
+        KeyboardInterrupt: the user's.
+
+    """
+    try:
+        from loongkit.activation import start, states
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # an upgrade is replacing the files right now: stay out of the way
+        return
+    try:
+        start.activate(source)
+    except (KeyboardInterrupt, states.StrictError):
+        raise
+    except BaseException as error:
+        from loongkit.activation import logs
+
+        logs.error(f"Loongkit could not be activated, the job runs without it: {error!r}")

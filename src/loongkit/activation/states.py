@@ -1,0 +1,61 @@
+"""What has become of each feature: off → enabled → armed → patched → effective.
+
+Side exits are skipped(reason) and failed(reason). The same words stand in code, log, summary, docs.
+"""
+
+from __future__ import annotations
+
+from loongkit.activation import logs
+from loongkit.activation.plan import OWN, Decision
+
+OFF, ENABLED, ARMED, PATCHED, EFFECTIVE = "off", "enabled", "armed", "patched", "effective"
+SKIPPED, FAILED = "skipped", "failed"
+
+
+class StrictError(RuntimeError):
+    """Raised under LOONGKIT_STRICT=1 where a feature asked for by its own variable drops out."""
+
+
+class Record:
+    """The state of one feature in this process.
+
+    ``gate_passed`` tells whether a hooked module was imported and met the version gates.
+    """
+
+    __slots__ = ("decision", "gate_passed", "reason", "state", "strict")
+
+    def __init__(self, decision: Decision, strict: bool) -> None:
+        self.decision = decision
+        self.state = ENABLED if decision.on else OFF
+        self.reason = ""
+        self.gate_passed = False
+        self.strict = strict and decision.asked == OWN
+
+    @property
+    def name(self) -> str:
+        """The feature's name."""
+        return self.decision.entry.name
+
+    @property
+    def out(self) -> bool:
+        """True once the feature was skipped or has failed: nothing of it may be applied."""
+        return self.state in (SKIPPED, FAILED)
+
+    def move(self, state: str, reason: str = "") -> None:
+        """Go to another state; each change is one line at info level, flushed at once.
+
+        Raises:
+            StrictError: the feature drops out under LOONGKIT_STRICT=1.
+
+        """
+        if state == self.state and reason == self.reason:
+            return
+        before, self.state, self.reason = self.state, state, reason
+        detail = f" ({reason})" if reason else ""
+        logs.info(f"{self.name}: {before} -> {state}{detail}")
+        if self.strict and self.out:
+            raise StrictError(
+                f"loongkit: {self.name} was asked for by {self.decision.entry.variable} and is "
+                f"{state}: {reason}. LOONGKIT_STRICT=1 makes this an error; unset it to run on "
+                "without the feature"
+            )
