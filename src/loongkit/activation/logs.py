@@ -2,8 +2,8 @@
 
 Nothing here keeps a descriptor open: each message opens its file, appends itself with one write and
 closes it again. A forked child therefore can't write into its parent's file, a job that closes or
-counts its descriptors meets none of ours, and a deleted or rotated file is simply made again. There
-is no lock either, because a lock held by another thread during a fork would hang the child.
+counts its descriptors meets none of ours, and a file that was cleaned away is simply made again.
+There is no lock either: one held by another thread during a fork would hang the child.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import os
 import sys
 import time
 
+from loongkit.activation import process
+
 _THRESHOLDS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _STREAMS = {"stdout": "standard output", "stderr": "standard error"}
-_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
 # Where log files go when LOONGKIT_LOGDIR is unset or unusable. /tmp/log/loongkit belongs to whoever
 # made it first: for every other user it is unusable and stderr follows. A sub folder for each user
@@ -26,9 +27,9 @@ MAX_FILE_BYTES = 10_000_000
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _TYPE_BITS, _REGULAR, _DIRECTORY, _WRITABLE_BY_ALL = 0o170000, 0o100000, 0o040000, 0o002
 
-# What could forge a second line or steer a terminal is written as an escape.
-_ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
-del _ESCAPES[ord("\t")]
+# Control characters could forge a second line or steer a terminal: they are written as escapes.
+_CONTROLS = {*range(32), *range(127, 160), 0x2028, 0x2029} - {ord("\t")}
+_ESCAPES = {code: repr(chr(code))[1:-1] for code in _CONTROLS}
 
 
 class _LogFile:
@@ -36,7 +37,7 @@ class _LogFile:
 
     def __init__(self, folder: str, pid: int) -> None:
         host = "".join(c if c.isalnum() or c in "-." else "_" for c in os.uname().nodename)
-        self.path = f"{folder}/loongkit-{host[:64]}-rank{rank()}-{pid}.log"
+        self.path = f"{folder}/loongkit-{host[:64]}-rank{_rank()}-{pid}.log"
         self.folder = folder
         self.pid = pid
         self.identity: tuple[int, int] | None = None
@@ -46,8 +47,7 @@ class _LogFile:
         """Append one entry, or nothing once the file is full; OSError says why it can't be."""
         descriptor = self._open()
         try:
-            size = os.fstat(descriptor).st_size
-            if bounded and size + len(entry) > MAX_FILE_BYTES:
+            if bounded and os.fstat(descriptor).st_size + len(entry) > MAX_FILE_BYTES:
                 if self.full:
                     return
                 self.full = True
@@ -61,187 +61,179 @@ class _LogFile:
             try:
                 return self._verified(os.open(self.path, _APPEND))
             except FileNotFoundError:
-                pass  # cleaned away under us: start again
-        _make_folder(self.folder)
-        self.identity = None
+                pass
+        _reach(self.folder, make=True)
         try:
             # What we make ourselves is ours, also on a file system that maps us to another owner.
             descriptor = os.open(self.path, _APPEND | os.O_CREAT | os.O_EXCL, 0o600)
-            self.identity = _identity(os.fstat(descriptor))
-            return descriptor
         except FileExistsError:
             descriptor = self._verified(os.open(self.path, _APPEND))
-        # Left by an earlier process of this number: go on in it, unless it leaves us no room.
-        if os.fstat(descriptor).st_size > MAX_FILE_BYTES // 2:
-            os.ftruncate(descriptor, 0)
+            # Left by an earlier process of this number: go on in it, if it leaves us room.
+            if os.fstat(descriptor).st_size > MAX_FILE_BYTES // 2:
+                os.ftruncate(descriptor, 0)
+        self.identity = _identity(os.fstat(descriptor))
         return descriptor
 
     def _verified(self, descriptor: int) -> int:
-        """Return the descriptor if it is our own plain file and has no second name."""
+        """Return the descriptor if it is a plain file of our own without a second name."""
         found = os.fstat(descriptor)
-        ours = self.identity or (found.st_uid == os.geteuid() and _identity(found))
-        if ours == _identity(found) and found.st_nlink == 1 and _is(found, _REGULAR):
-            self.identity = _identity(found)
+        ours = found.st_uid == os.geteuid() or _identity(found) == self.identity
+        if ours and found.st_nlink == 1 and found.st_mode & _TYPE_BITS == _REGULAR:
             return descriptor
         os.close(descriptor)
-        raise PermissionError(0, "somebody else's file has the name of the log file")
+        raise PermissionError(0, "something of somebody else's has the name of the log file")
 
 
 class _Log:
-    """The settings, and which of the possible destinations is still in the running."""
+    """The settings, and which of the possible destinations are still in the running."""
 
-    def __init__(self, level: str | None, directory: str | None, quiet: bool) -> None:
+    def __init__(self, level: str | None, directory: str | None) -> None:
         self.threshold = _THRESHOLDS.get((level or "").strip().lower(), _THRESHOLDS["warning"])
         self.value = (directory or "").strip()
         self.stream = self.value.lower() if self.value.lower() in _STREAMS else ""
         self.folders = [] if self.stream else list(FALLBACK_FOLDERS)
-        self.given = _absolute(self.value) if self.value and not self.stream else ""
-        if self.given:
-            self.folders.insert(0, self.given)
         self.passed_over: list[tuple[str, str]] = []
+        self.wanted = ""  # the folder the user named, made absolute
+        self.report_due = False
         self.owner = os.getpid()
-        # The job hears once that its folder is unusable: not from forked children, nor twice.
-        self.fault_pending = bool(self.given) and not quiet and self.value not in _reported
         self.file: _LogFile | None = None
+        if self.value and not self.stream:
+            try:
+                self.wanted = os.path.abspath(self.value)
+                self.folders.insert(0, self.wanted)
+            except OSError as error:  # the working directory is gone
+                self.wanted = self.value
+                self.passed_over.append((self.value, _reason(error)))
 
     def write(self, level: str, text: str, multiline: bool = False) -> None:
-        self._deliver(_entry(level, text, multiline), bounded=not multiline)
-
-    def _deliver(self, entry: bytes, bounded: bool) -> None:
+        """Write to the first destination that takes it; the ones that didn't are out for good."""
+        entry, pid = _entry(level, text, multiline), os.getpid()
         while self.folders:
-            folder, pid = self.folders[0], os.getpid()
+            folder = self.folders[0]
             try:
-                if self.file is None or self.file.pid != pid or self.file.folder != folder:
+                if self.file is None or (self.file.folder, self.file.pid) != (folder, pid):
                     self.file = _LogFile(folder, pid)
-                self.file.append(self._fault() + entry, bounded)
-                return
-            except (OSError, ValueError) as error:
-                # A full disk comes here too: the next folder is tried, and this one never again.
-                self.folders.remove(folder)
+                self.file.append(self._report() + entry, bounded=not multiline)
+            except (OSError, ValueError) as error:  # a full disk comes here too
+                self.folders = [other for other in self.folders if other != folder]
                 self.passed_over.append((folder, _reason(error)))
-        _write_to_stream(self.stream or "stderr", self._fault() + entry, os.getpid() == self.owner)
+            else:
+                self._reported()
+                return
+        _write_to_stream(self.stream or "stderr", self._report() + entry, pid == self.owner)
+        self._reported()
 
-    def _fault(self) -> bytes:
-        """The line about an unusable LOONGKIT_LOGDIR, when it is due, else nothing."""
-        if not self.fault_pending or not self.passed_over or os.getpid() != self.owner:
+    def _report(self) -> bytes:
+        """Return the line about an unusable LOONGKIT_LOGDIR where it is due, else nothing.
+
+        Forked children leave it to their parent: the job hears of each fault once.
+        """
+        due = self.report_due and self.passed_over and os.getpid() == self.owner
+        if not due or self.threshold > _THRESHOLDS["warning"]:
             return b""
-        self.fault_pending = False
-        _reported.add(self.value)
-        if self.threshold > _THRESHOLDS["warning"]:
-            return b""
+        reason = next(why for folder, why in self.passed_over if folder == self.wanted)
         return _entry(
             "warning",
-            f"LOONGKIT_LOGDIR={self.value!r} can't be used ({self.passed_over[0][1]}), the log is"
-            " here instead; accepted: a folder that exists or can be created, stdout, stderr",
+            f"LOONGKIT_LOGDIR={self.value!r} can't be used ({reason}), so the log is here;"
+            " accepted: stdout, stderr, a folder that exists or can be created",
         )
+
+    def _reported(self) -> None:
+        self.report_due = self.report_due and not self.passed_over
 
     def destination(self) -> str:
         if self.stream:
             return f"{_STREAMS[self.stream]} (LOONGKIT_LOGDIR is {self.value})"
-        why = [] if self.given else ["LOONGKIT_LOGDIR is not set"]
-        why += [f"{folder}: {problem}" for folder, problem in self.passed_over]
+        why = [] if self.value else ["LOONGKIT_LOGDIR is not set"]
+        why += [f"{folder}: {reason}" for folder, reason in self.passed_over]
         for folder in self.folders:
-            problem = _folder_problem(folder)
+            problem = _problem(folder)
             if not problem:
-                why += ["LOONGKIT_LOGDIR"] if folder == self.given else []
+                why += ["LOONGKIT_LOGDIR"] if folder == self.wanted else []
                 return f"{folder} ({'; '.join(why)})"
             why.append(f"{folder}: {problem}")
         return f"{_STREAMS['stderr']} ({'; '.join(why)})"
 
 
-def _absolute(folder: str) -> str:
+def _reach(folder: str, make: bool) -> str:
+    """Return the deepest folder there is on the way to `folder`; `make` those that are missing.
+
+    Where everybody may write (/tmp), a name may have been taken by anyone: from there on down,
+    whatever is not ours or root's is refused, symbolic links included. That others may write into
+    a folder is no reason to refuse it, because the log file itself is verified when opened.
+
+    Raises:
+        OSError: a part of the way is refused, is no folder, or can't be made.
+
+    """
+    exposed, parent = False, "/"
+    for part in folder.strip("/").split("/"):
+        exposed = exposed or bool(os.stat(parent).st_mode & _WRITABLE_BY_ALL)
+        path = os.path.join(parent, part)
+        if make and not os.path.lexists(path):
+            try:
+                os.mkdir(path, 0o700 if path == folder else 0o755)
+            except FileExistsError:
+                pass  # another rank was faster
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            break
+        if exposed and found.st_uid not in (0, os.geteuid()):
+            raise PermissionError(0, f"{path} is another user's, in a place open to everybody")
+        parent = path
+    if os.stat(parent).st_mode & _TYPE_BITS != _DIRECTORY:
+        raise NotADirectoryError(0, f"{parent} is not a folder")
+    real = os.path.realpath(parent)
+    return parent if real == parent else _reach(real, make)
+
+
+def _problem(folder: str) -> str:
+    """Say why log files can't be made in the folder, or nothing; makes and opens nothing."""
     try:
-        return os.path.abspath(folder)
-    except OSError:  # the working directory is gone
-        return "/proc/self/cwd/" + folder
+        deepest = _reach(folder, make=False)
+    except (OSError, ValueError) as error:
+        return _reason(error)
+    return "" if os.access(deepest, os.W_OK | os.X_OK) else "not writable"
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _is(found: os.stat_result, kind: int) -> bool:
-    return found.st_mode & _TYPE_BITS == kind
-
-
 def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-def _make_folder(folder: str) -> None:
-    """Make the folder, private to us, and raise OSError unless nobody else could have planted it.
-
-    Where everybody may write (/tmp), a name may have been taken by anyone: from there on down,
-    whatever is not ours or root's is passed over, symbolic links included. That others may write
-    to a folder is no reason to refuse it: the opened file itself is verified.
-    """
-    exposed = False
-    parent = "/"
-    for part in folder.strip("/").split("/"):
-        exposed = exposed or bool(os.stat(parent).st_mode & _WRITABLE_BY_ALL)
-        path = os.path.join(parent, part)
-        try:
-            found = os.lstat(path)
-        except FileNotFoundError:
-            os.mkdir(path, 0o700 if path == folder else 0o755)
-            found = os.lstat(path)
-        _refuse_planted(path, found, exposed)
-        parent = path
-    if not _is(os.stat(folder), _DIRECTORY):
-        raise NotADirectoryError(0, "not a folder")
-    real = os.path.realpath(folder)
-    if real != folder:
-        _make_folder(real)
-
-
-def _refuse_planted(path: str, found: os.stat_result, exposed: bool) -> None:
-    if exposed and found.st_uid not in (0, os.geteuid()):
-        raise PermissionError(0, f"{path} belongs to another user, in a place open to all")
-
-
-def _folder_problem(folder: str) -> str:
-    """Say why log files can't be made in the folder, or nothing; makes and opens nothing."""
-    exposed = False
-    parent = "/"
-    try:
-        for part in folder.strip("/").split("/"):
-            exposed = exposed or bool(os.stat(parent).st_mode & _WRITABLE_BY_ALL)
-            path = os.path.join(parent, part)
-            if not os.path.lexists(path):
-                break
-            _refuse_planted(path, os.lstat(path), exposed)
-            parent = path
-        if not _is(os.stat(parent), _DIRECTORY):
-            return "not a folder"
-    except (OSError, ValueError) as error:
-        return _reason(error)
-    return "" if os.access(parent, os.W_OK | os.X_OK) else "not writable"
+def _rank() -> int:
+    return process.global_rank(os.environ) or 0
 
 
 def _entry(level: str, text: str, multiline: bool = False) -> bytes:
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-    head = f"{stamp}.{int(now * 1000) % 1000:03d}Z {level.upper()} rank={rank()} pid={os.getpid()}"
-    entry = f"{head}\n{text}\n" if multiline else f"{head} {str(text).translate(_ESCAPES)}\n"
-    return entry.encode("utf-8", "backslashreplace")
+    head = f"{stamp}.{int(now * 1000) % 1000:03d}Z loongkit {level.upper()} rank={_rank()}"
+    body = f"\n{text}" if multiline else f" {str(text).translate(_ESCAPES)}"
+    return f"{head} pid={os.getpid()}{body}\n".encode("utf-8", "backslashreplace")
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    while data:  # once, unless the write was cut short
+    while data:  # once, unless the write is cut short
         data = data[os.write(descriptor, data) :]
 
 
 def _write_to_stream(name: str, data: bytes, flush: bool) -> None:
-    # The stream the interpreter started with, not what took its place in sys: its descriptor is
-    # known to be a standard stream; when it was closed at the start there is none, and 1 or 2 may
-    # since have become the number of one of the job's own files.
+    # The stream the interpreter started with, not what took its place in sys. When it was closed
+    # at the start there is none, and 1 or 2 may since have become one of the job's own files.
     original = sys.__stdout__ if name == "stdout" else sys.__stderr__
     if original is None:
         return
-    if flush:  # a forked child would write its copy of what the parent has buffered
+    if flush:  # not in a forked child, which would write its copy of the parent's buffer
         for stream in (getattr(sys, name), original):
-            if stream is not None:
+            try:
                 stream.flush()
+            except Exception:
+                pass  # theirs to report, when they write themselves
     _write_all(original.fileno(), data)
 
 
@@ -253,15 +245,6 @@ def _log(level: str, text: str) -> None:
         pass  # the job goes on, whatever became of its log
 
 
-def rank() -> int:
-    """Return the global rank of this process by the launcher's variables, 0 without any."""
-    for variable in _RANK_VARIABLES:
-        value = os.environ.get(variable, "")
-        if value.isascii() and value.isdigit():
-            return int(value[:9])
-    return 0
-
-
 def configure(level: str | None, directory: str | None, quiet: bool = False) -> None:
     """Set the level and the destination; nothing is made or opened before the first message.
 
@@ -269,7 +252,9 @@ def configure(level: str | None, directory: str | None, quiet: bool = False) -> 
     unusable directory is not reported, because another process of the job does so.
     """
     global _state
-    _state = _Log(level, directory, quiet)
+    before, _state = _state, _Log(level, directory)
+    still_due = before.report_due and before.value == _state.value
+    _state.report_due = bool(_state.wanted) and (still_due or not quiet)
 
 
 def enabled(level_name: str) -> bool:
@@ -306,7 +291,7 @@ def always(text: str) -> None:
 
 
 def destination() -> str:
-    """Say where a message would go now, and why; opens nothing."""
+    """Say where a message would go now, and why; makes and opens nothing."""
     return _state.destination()
 
 
@@ -315,5 +300,4 @@ def goes_to_stdout() -> bool:
     return _state.stream == "stdout"
 
 
-_reported: set[str] = set()
-_state = _Log(None, None, quiet=False)
+_state = _Log(None, None)
