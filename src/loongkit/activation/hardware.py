@@ -1,0 +1,301 @@
+"""What the machine is made of, read from files: no driver is called, nothing is initialised.
+
+Every reader takes a root folder, so that recorded trees of other machines can stand in for this
+one. Files that are missing, unreadable or full of nonsense count as hardware that isn't there.
+"""
+
+from __future__ import annotations
+
+import os
+
+_CPUINFO_BYTES = 8192  # the first CPU's block fits in it on every architecture
+
+# vendor_id of x86 /proc/cpuinfo -> vendor. Zhaoxin's parts say "Shanghai" (padded with blanks);
+# older ones carry the name of Centaur, whose designs they continue.
+X86_VENDORS = {
+    "GenuineIntel": "intel",
+    "AuthenticAMD": "amd",
+    "HygonGenuine": "hygon",
+    "Shanghai": "zhaoxin",
+    "CentaurHauls": "zhaoxin",
+}
+
+# "CPU implementer" and "CPU part" of aarch64 (the MIDR register) -> vendor, and the model, which
+# arm64 kernels don't spell out. The numbers are those that util-linux's lscpu knows.
+ARM_VENDORS = {
+    0x41: "arm",
+    0x46: "fujitsu",
+    0x48: "hisilicon",
+    0x4E: "nvidia",
+    0x6D: "microsoft",
+    0x70: "phytium",
+    0xC0: "ampere",
+}
+ARM_MODELS = {
+    (0x41, 0xD0C): "Neoverse-N1",
+    (0x41, 0xD40): "Neoverse-V1",
+    (0x41, 0xD49): "Neoverse-N2",
+    (0x41, 0xD4F): "Neoverse-V2",
+    (0x41, 0xD84): "Neoverse-V3",
+    (0x41, 0xD8E): "Neoverse-N3",
+    (0x46, 0x001): "A64FX",
+    (0x48, 0xD01): "TaiShan-v110",
+    (0x48, 0xD02): "TaiShan-v120",
+    (0x6D, 0xD49): "Azure-Cobalt-100",
+    (0x70, 0x303): "FTC310",
+    (0x70, 0x660): "FTC660",
+    (0x70, 0x661): "FTC661",
+    (0x70, 0x662): "FTC662",
+    (0x70, 0x663): "FTC663",
+    (0x70, 0x664): "FTC664",
+    (0x70, 0x862): "FTC862",
+    (0xC0, 0xAC3): "Ampere-1",
+    (0xC0, 0xAC4): "Ampere-1a",
+}
+
+# Where /proc/cpuinfo spells out the model: x86 and LoongArch, MIPS, POWER, RISC-V.
+_MODEL_FIELDS = ("model name", "cpu model", "cpu", "uarch", "isa")
+
+# PCI class codes: base class 03 is display, 12 processing accelerator, 0b40 co-processor.
+_DISPLAY, _PROCESSING, _COPROCESSOR = "0x03", "0x1200", "0x0b40"
+
+# The key of a kind of device in a feature's declaration:
+NVIDIA, AMD, INTEL, PPU, CPU = "nvidia", "amd", "intel", "ppu", "cpu"
+
+
+class AcceleratorRule:
+    """Which functions of a PCI vendor are accelerators that train, and what they are called."""
+
+    __slots__ = ("classes", "devices", "kind", "vendor")
+
+    def __init__(
+        self,
+        vendor: str,
+        kind: str,
+        classes: tuple[str, ...],
+        devices: tuple[int, int] = (0, 0xFFFF),
+    ) -> None:
+        self.vendor = vendor
+        self.kind = kind
+        self.classes = classes  # beginnings of the class code
+        self.devices = devices  # first and last device id
+
+
+# PCI vendor id -> rule. Ids and names: pci.ids 2026.08.22, from which nobody's display adapter
+# for a console or a virtual machine (ASPEED, Matrox, Cirrus, bochs, virtio, QXL, VMware) is here.
+ACCELERATORS = {
+    0x10DE: AcceleratorRule("NVIDIA", NVIDIA, (_DISPLAY,)),
+    0x1002: AcceleratorRule("AMD", AMD, (_DISPLAY, _PROCESSING)),
+    0x8086: AcceleratorRule("Intel", INTEL, (_DISPLAY,)),  # class 12 here: FPGAs, laptop NPUs
+    # Huawei's other accelerators (a250, the ZIP engine of Kunpeng CPUs) share Ascend's class, and
+    # its management chip is a display; Ascend's ids, as reported by its users, are d100 to d8ff.
+    0x19E5: AcceleratorRule("Huawei Ascend", "ascend", (_PROCESSING,), (0xD000, 0xDFFF)),
+    0x1D22: AcceleratorRule("Baidu Kunlun", "kunlunxin", (_PROCESSING,)),
+    # Hygon's DCUs are displays (Z100) or, as reported for K100_AI and later, co-processors.
+    0x1D94: AcceleratorRule("Hygon DCU", "hygon", (_DISPLAY, _COPROCESSOR)),
+    0x1DA3: AcceleratorRule("Intel Gaudi", "gaudi", (_PROCESSING,)),
+    # T-Head's PPU. pci.ids knows the vendor, Alibaba, and that 8000 to 8004 are parts of its CPU;
+    # it doesn't list the PPU, which other tools find by the vendor alone. The classes are a guess:
+    # not run on a PPU.
+    0x1DED: AcceleratorRule(
+        "T-Head PPU", PPU, (_DISPLAY, _PROCESSING, _COPROCESSOR), (0x0000, 0x7FFF)
+    ),
+    0x1E36: AcceleratorRule("Enflame", "enflame", (_PROCESSING,)),
+    0x1E3E: AcceleratorRule("Iluvatar CoreX", "iluvatar", (_DISPLAY, _PROCESSING)),
+    0x1ED5: AcceleratorRule("Moore Threads", "moorethreads", (_DISPLAY, _PROCESSING)),
+    0x9999: AcceleratorRule("MetaX", "metax", (_DISPLAY, _PROCESSING)),
+    0xCABC: AcceleratorRule("Cambricon", "cambricon", (_PROCESSING,)),
+}
+
+# A graphics unit of an AMD processor sits behind a bridge as a card does; it is told from one by
+# the little memory set aside for it.
+_AMD_CARD_BYTES = 4 << 30
+
+# Beginnings of a live device's name (upper case) -> kind, for vendors whose PyTorch presents the
+# device as "cuda". PPU-ZW810E, MetaX C500, Iluvatar BI-V150, K100_AI and BW are names that users
+# of those devices have published. Not run on a PPU.
+CUDA_NAMES = (
+    ("PPU", PPU),
+    ("T-HEAD", PPU),
+    ("ZW810", PPU),
+    ("METAX", "metax"),
+    ("ILUVATAR", "iluvatar"),
+    ("K100", "hygon"),
+    ("Z100", "hygon"),
+    ("BW", "hygon"),
+    ("AMD", AMD),
+    ("RADEON", AMD),
+    ("INSTINCT", AMD),
+)
+
+# torch.device.type -> kind, where the type alone decides.
+DEVICE_TYPES = {
+    "cpu": CPU,
+    "xpu": INTEL,
+    "npu": "ascend",
+    "mlu": "cambricon",
+    "musa": "moorethreads",
+    "gcu": "enflame",
+    "hpu": "gaudi",
+    "hip": AMD,
+}
+
+
+class Cpu:
+    """The processor: ``vendor`` as in the tables above or "other", ``model``, ``architecture``."""
+
+    __slots__ = ("architecture", "model", "vendor")
+
+    def __init__(self, vendor: str, model: str, architecture: str) -> None:
+        self.vendor = vendor
+        self.model = model
+        self.architecture = architecture
+
+
+class Accelerator:
+    """One accelerator: vendor, kind, PCI address, model name, NUMA node (-1 where unknown)."""
+
+    __slots__ = ("kind", "name", "numa_node", "pci", "vendor")
+
+    def __init__(self, vendor: str, kind: str, pci: str, name: str, numa_node: int) -> None:
+        self.vendor = vendor
+        self.kind = kind
+        self.pci = pci
+        self.name = name
+        self.numa_node = numa_node
+
+
+def read_cpu(root: str = "/") -> Cpu:
+    """Read the processor from ``/proc/cpuinfo`` below ``root``.
+
+    An unknown vendor is "other", with whatever model was found, an empty one included.
+    """
+    fields: dict[str, str] = {}
+    for line in _read(os.path.join(root, "proc/cpuinfo"), _CPUINFO_BYTES).splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(key.strip().lower(), value.strip())
+    model = next((fields[key] for key in _MODEL_FIELDS if fields.get(key)), "")
+    if "vendor_id" in fields and "cpu family" in fields:
+        return Cpu(X86_VENDORS.get(fields["vendor_id"], "other"), model, "x86_64")
+    if "cpu implementer" in fields:
+        return _arm_cpu(fields, model)
+    if "loongson" in (model + fields.get("system type", "")).lower():
+        isa = fields.get("isa", "")
+        return Cpu("loongson", model, "loongarch64" if "loongarch64" in isa else _machine())
+    return Cpu("other", model, _machine())
+
+
+def _arm_cpu(fields: dict[str, str], model: str) -> Cpu:
+    implementer = _number(fields["cpu implementer"])
+    part = _number(fields.get("cpu part", ""))
+    model = model or ARM_MODELS.get((implementer, part), "")
+    if not model and implementer >= 0 and part >= 0:
+        model = f"implementer {implementer:#x}, part {part:#x}"
+    return Cpu(ARM_VENDORS.get(implementer, "other"), model, "aarch64")
+
+
+def read_accelerators(root: str = "/") -> tuple[Accelerator, ...]:
+    """Read the accelerators below ``root``, in the order of their PCI addresses.
+
+    Not counted: functions that a card lends to virtual machines, when seen from the host; Intel
+    graphics on the root bus and AMD graphics with less than 4 GiB of their own, both of which are
+    part of the processor.
+    """
+    devices = os.path.join(root, "sys/bus/pci/devices")
+    try:
+        addresses = sorted(os.listdir(devices))
+    except OSError:
+        return ()
+    found = (_accelerator(root, os.path.join(devices, address), address) for address in addresses)
+    return tuple(accelerator for accelerator in found if accelerator)
+
+
+def _accelerator(root: str, folder: str, pci: str) -> Accelerator | None:
+    device_class = _read(f"{folder}/class").strip()
+    if not device_class.startswith((_DISPLAY, _PROCESSING, _COPROCESSOR)):
+        return None
+    vendor_id = _number(_read(f"{folder}/vendor"))
+    device_id = _number(_read(f"{folder}/device"))
+    rule = ACCELERATORS.get(vendor_id)
+    if rule is None or not device_class.startswith(rule.classes):
+        return None
+    if not rule.devices[0] <= device_id <= rule.devices[1]:
+        return None
+    if os.path.lexists(f"{folder}/physfn") or _in_processor(rule.kind, folder, pci, device_class):
+        return None
+    name = _driver_name(root, pci) if rule.kind == NVIDIA else ""
+    name = name or f"{rule.vendor} [{vendor_id:04x}:{device_id:04x}]"
+    return Accelerator(rule.vendor, rule.kind, pci, name, _number(_read(f"{folder}/numa_node")))
+
+
+def _in_processor(kind: str, folder: str, pci: str, device_class: str) -> bool:
+    if kind == INTEL:
+        return pci.split(":")[-2:-1] == ["00"]
+    if kind == AMD and device_class.startswith(_DISPLAY):
+        return _number(_read(f"{folder}/mem_info_vram_total")) < _AMD_CARD_BYTES
+    return False
+
+
+def _driver_name(root: str, pci: str) -> str:
+    """Return the model name that NVIDIA's driver reports for the card, or nothing."""
+    text = _read(os.path.join(root, "proc/driver/nvidia/gpus", pci, "information"))
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "Model":
+            return value.strip()
+    return ""
+
+
+def summary_kind(accelerators: tuple[Accelerator, ...]) -> str:
+    """Return the kind of device that a job here most likely trains on, before any is live.
+
+    That is the most numerous kind, at a tie the one whose card comes first; "cpu" without any.
+    """
+    kinds = [accelerator.kind for accelerator in accelerators]
+    return max(kinds, key=kinds.count) if kinds else CPU
+
+
+def device_kind(name: str, device_type: str) -> str:
+    """Return the kind of a live device: "nvidia", "ppu", "amd", "cpu", ..., or "other:<type>".
+
+    ``device_type`` is that of a ``torch.device``, ``name`` what its backend reports as the name of
+    the device. A "cuda" device is NVIDIA's unless its name begins as one in ``CUDA_NAMES``: a
+    PPU and several others present themselves as "cuda" too. Not run on a PPU.
+    """
+    if device_type != "cuda":
+        return DEVICE_TYPES.get(device_type) or f"other:{device_type}"
+    upper = name.strip().upper()
+    return next((kind for start, kind in CUDA_NAMES if upper.startswith(start)), NVIDIA)
+
+
+def _machine() -> str:
+    return os.uname().machine
+
+
+def _number(text: str) -> int:
+    """Return the number in a file of /proc or /sys, decimal or with 0x; -1 if there is none."""
+    try:
+        return int(text.strip(), 0)
+    except ValueError:
+        return -1
+
+
+def _read(path: str, limit: int = 4096) -> str:
+    """Return the beginning of a file, or nothing when it can't be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return ""
+    data = b""
+    try:
+        while len(data) < limit:
+            chunk = os.read(descriptor, limit - len(data))
+            if not chunk:
+                break
+            data += chunk
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+    return data.decode("utf-8", "replace")
