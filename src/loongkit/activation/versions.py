@@ -91,11 +91,12 @@ def module_version(name: str) -> str | None:
     if version is None:
         version = getattr(sys.modules.get(name + ".version"), "__version__", None)
     if version is None and module is not None:
-        version = _version_in_file(list(getattr(module, "__path__", ())))
+        version = version_in_file(list(getattr(module, "__path__", ())))
     return None if version is None else str(version)
 
 
-def _version_in_file(folders: list[str]) -> str | None:
+def version_in_file(folders: list[str]) -> str | None:
+    """Return the ``__version__`` in the ``version.py`` of a package's folders, read as text."""
     for folder in folders:
         try:
             with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
