@@ -1,0 +1,1 @@
+"""Replacements for optimiser steps. Imports torch: loaded by hook bodies only."""
