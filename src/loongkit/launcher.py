@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 
 from loongkit import __version__
-from loongkit.activation import settings
+from loongkit.activation import process, settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
 
 USAGE = f"""usage: loongkit-run COMMAND [ARGUMENT...]
 
@@ -20,6 +26,9 @@ LOONGKIT_* variables, for example:
 """
 
 NOT_FOUND, NOT_EXECUTABLE, USAGE_ERROR = 127, 126, 2
+
+#: What CPython sets LC_CTYPE to for itself in the C locale (PEP 538).
+_COERCED_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
 
 
 def prelude_folder() -> str:
@@ -41,49 +50,107 @@ def with_prelude(pythonpath: str | None, folder: str) -> str:
 def environment(environ: dict[str, str], folder: str) -> dict[str, str]:
     """Return the environment of the command."""
     changed = dict(environ)
+    if changed.get("LC_CTYPE") in _COERCED_LOCALES and not _started_with("LC_CTYPE"):
+        del changed["LC_CTYPE"]
+    # A job of its own: what an enclosing one has said or runs on does not count here.
+    for name in settings.INTERNAL:
+        changed.pop(name, None)
     if os.pathsep in folder:
         _say(
             f"{folder!r} contains {os.pathsep!r}, which separates entries of PYTHONPATH: Loongkit "
             "can't be put there and stays off; install it in another place, or use "
             "`import loongkit.all`"
         )
-        return changed
-    changed["PYTHONPATH"] = with_prelude(environ.get("PYTHONPATH"), folder)
-    # A job of its own: what an enclosing one has said or runs on does not count here.
-    for name in settings.INTERNAL:
-        changed.pop(name, None)
+    else:
+        changed["PYTHONPATH"] = with_prelude(environ.get("PYTHONPATH"), folder)
     return changed
 
 
+def _started_with(name: str) -> bool:
+    """Tell whether this process was given the variable, or has set it itself."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            return any(entry.startswith(f"{name}=".encode()) for entry in file.read().split(b"\0"))
+    except OSError:
+        return True
+
+
+def warn_of_isolation(words: list[str]) -> None:
+    """Log it when the command is an interpreter told to leave PYTHONPATH or sitecustomize out."""
+    if not os.path.basename(words[0]).startswith("python"):
+        return
+    letters, _form, _text = process.command_line(words)
+    isolating = [f"-{letter}" for letter in "EIS" if letter in letters]
+    asked = any(
+        name.startswith("LOONGKIT_") and name not in settings.INTERNAL for name in os.environ
+    )
+    if not isolating or not asked:
+        return
+    from loongkit.activation import logs, start
+
+    start.configure_log(settings.read(os.environ))
+    logs.warning(
+        f"{words[0]} {' '.join(isolating)} does not read PYTHONPATH or runs no sitecustomize: "
+        "Loongkit stays off in that process; leave the option out, or use `import loongkit.all`"
+    )
+
+
+def _restore_signals() -> None:
+    """Undo what Python does for itself at start: a command would inherit the two as ignored."""
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+
+
 def _say(text: str) -> None:
-    sys.stderr.write(f"loongkit-run: {text}\n")
-    sys.stderr.flush()
+    _write(sys.stderr, f"loongkit-run: {text}\n")
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is not None:  # closed when we were started
+        stream.write(text)
+        stream.flush()
+
+
+def _why_not(command: str, environ: dict[str, str], error: OSError | ValueError) -> tuple[int, str]:
+    """Return the exit status and the reason, as shells have them."""
+    places = [""] if os.sep in command else os.get_exec_path(environ)
+    found = [path for path in (os.path.join(p, command) for p in places) if os.path.exists(path)]
+    files = [path for path in found if not os.path.isdir(path)]
+    if not command or not found or (not files and os.sep not in command):
+        return NOT_FOUND, "command not found"
+    if not files:
+        return NOT_EXECUTABLE, "can't be executed: it is a folder"
+    if isinstance(error, FileNotFoundError):
+        return NOT_EXECUTABLE, "can't be executed: the interpreter that it names does not exist"
+    reason = getattr(error, "strerror", None) or str(error)
+    if getattr(error, "errno", None) == errno.ENOEXEC:
+        reason += " (a script needs a first line such as #!/bin/bash, or `bash` before its name)"
+    return NOT_EXECUTABLE, f"can't be executed: {reason}"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Replace this process by the command; return a status only when that is not possible."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] in (["-h"], ["--help"]):
-        sys.stdout.write(USAGE)
+        _write(sys.stdout, USAGE)
         return 0
     if words[:1] == ["--version"]:
-        sys.stdout.write(f"loongkit-run {__version__}\n")
+        _write(sys.stdout, f"loongkit-run {__version__}\n")
         return 0
     if words[:1] == ["--"]:
         words = words[1:]
     if not words:
-        sys.stderr.write(USAGE)
+        _write(sys.stderr, USAGE)
         return USAGE_ERROR
+    warn_of_isolation(words)
     changed = environment(dict(os.environ), prelude_folder())
+    _restore_signals()
     try:
         os.execvpe(words[0], words, changed)
-    except (FileNotFoundError, NotADirectoryError):
-        _say(f"{words[0]}: command not found")
-        return NOT_FOUND
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        _say(f"{words[0]}: can't be executed: {reason}")
-        return NOT_EXECUTABLE
+        status, reason = _why_not(words[0], changed, error)
+        _say(f"{words[0]}: {reason}")
+        return status
 
 
 if __name__ == "__main__":

@@ -12,16 +12,19 @@ def activate(source: str) -> None:
 
     """
     try:
-        from loongkit.activation import start, states
+        from loongkit.activation import process
+
+        if process.kind() == process.HELPER:
+            return
+        from loongkit.activation import logs, start
+        from loongkit.activation.states import StrictError
     except KeyboardInterrupt:
         raise
     except BaseException:  # an upgrade is replacing the files right now: stay out of the way
         return
     try:
         start.activate(source)
-    except (KeyboardInterrupt, states.StrictError):
+    except (KeyboardInterrupt, StrictError):
         raise
     except BaseException as error:
-        from loongkit.activation import logs
-
         logs.error(f"Loongkit could not be activated, the job runs without it: {error!r}")

@@ -6,33 +6,68 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MAIN, SPAWNED, FORKSERVER, HELPER = "main", "spawned", "forkserver", "helper"
 
-#: Text in the arguments of ``python -c`` -> the kind of process.
+#: Text in the code of ``python -c`` -> the kind of process. ``multiprocess`` is the fork of
+#: multiprocessing that Hugging Face datasets uses; debuggers put code of theirs before ours.
 _CODE_MARKS = (
-    ("multiprocessing.resource_tracker", HELPER),
-    ("multiprocessing.semaphore_tracker", HELPER),
-    ("loky.backend.resource_tracker", HELPER),
-    ("multiprocessing.forkserver", FORKSERVER),
-    ("multiprocessing.spawn", SPAWNED),
+    ("from multiprocessing.resource_tracker import main", HELPER),
+    ("from multiprocess.resource_tracker import main", HELPER),
+    ("loky.backend.resource_tracker import main", HELPER),
+    ("from multiprocessing.forkserver import main", FORKSERVER),
+    ("from multiprocess.forkserver import main", FORKSERVER),
+    ("from multiprocessing.spawn import spawn_main", SPAWNED),
+    ("from multiprocess.spawn import spawn_main", SPAWNED),
+)
+#: End of the name of a module run by ``python -m`` -> the kind of process.
+_MODULE_MARKS = (("loky.backend.popen_loky_posix", SPAWNED),)
+#: End of a script's path -> the kind of process. These compile and measure kernels for a rank.
+_SCRIPT_MARKS = (
+    ("torch/_inductor/compile_worker/__main__.py", HELPER),
+    ("torch/_inductor/__autotune_main__.py", HELPER),
 )
 
-#: Programs that only compile for another process (torch/_inductor starts one a rank).
-_HELPER_SCRIPTS = ("compile_worker/__main__.py", "loky/backend/resource_tracker.py")
+#: Interpreter options that take an argument; the first two end the options.
+_WITH_ARGUMENT = "cmWX"
 
 
-def kind(arguments: list[str] | None = None) -> str:
+def command_line(words: Sequence[str]) -> tuple[str, str, str]:
+    """Read an interpreter's command line: the letters of its options, what runs, and from where.
+
+    The second item is "c", "m", "script" or "" (nothing named); the third is the code, the
+    module's name or the script's path.
+    """
+    letters = ""
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "--":
+            return letters, "script", next(rest, "")
+        if word == "-" or not word.startswith("-"):
+            return letters, "script", word
+        if word.startswith("--"):
+            if word == "--check-hash-based-pycs":
+                next(rest, "")
+            continue
+        for position, letter in enumerate(word[1:], 2):
+            if letter in _WITH_ARGUMENT:
+                argument = word[position:] or next(rest, "")
+                if letter in "cm":
+                    return letters, letter, argument
+                break
+            letters += letter
+    return letters, "", ""
+
+
+def kind(arguments: Sequence[str] | None = None) -> str:
     """Return "main", "spawned" (by multiprocessing), "forkserver" or "helper" (trains nothing)."""
-    words = list(getattr(sys, "orig_argv", ()) if arguments is None else arguments)
-    for position, word in enumerate(words[1:], 1):
-        if word.startswith("-c") and not word.startswith("--"):
-            code = word[2:] or "".join(words[position + 1 : position + 2])
-            return next((found for mark, found in _CODE_MARKS if mark in code), MAIN)
-        if not word.startswith("-"):
-            return HELPER if word.endswith(_HELPER_SCRIPTS) else MAIN
-    return MAIN
+    words = getattr(sys, "orig_argv", ()) if arguments is None else arguments
+    _letters, form, text = command_line(words)
+    if form == "c":
+        return next((found for mark, found in _CODE_MARKS if mark in text), MAIN)
+    marks = _MODULE_MARKS if form == "m" else _SCRIPT_MARKS
+    return next((found for mark, found in marks if text.endswith(mark)), MAIN)
 
 
 def local_rank(environ: Mapping[str, str]) -> int:

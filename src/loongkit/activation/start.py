@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_exit_registered = False
+
+
 def activate(source: str) -> None:
     """Read the settings, decide, and arm the features that are on.
 
@@ -23,19 +26,10 @@ def activate(source: str) -> None:
         StrictError: LOONGKIT_STRICT=1 and a feature asked for by its own variable is not to be had.
 
     """
-    kind = process.kind()
-    if kind == process.HELPER:
-        return
     found = settings.read(os.environ)
     decisions = plan.decide(found, plan.entries())
-    first_in_job = kind == process.MAIN and process.local_rank(os.environ) == 0
-    # Configuring reports an unusable folder; children and other ranks leave that to the first.
-    logs.configure(
-        str(found.value("LOONGKIT_LOGLEVEL") or "warning"),
-        found.text("LOONGKIT_LOGDIR") or None,
-        quiet=not first_in_job or "LOONGKIT_LOGDIR" in _warned(os.environ),
-    )
-    if first_in_job:
+    configure_log(found)
+    if _speaks_for_job():
         warn_once(found, os.environ)
     other = os.environ.get(settings.JOB_VERSION, __version__)
     if other != __version__:
@@ -51,8 +45,22 @@ def activate(source: str) -> None:
     os.environ[settings.JOB_VERSION] = __version__
     SESSION.arm()
     _note_unavailable()
-    if kind == process.MAIN:
+    if process.kind() == process.MAIN:
         _register_exit()
+
+
+def configure_log(found: settings.Settings) -> None:
+    """Send the log where the settings say; an unusable folder is reported once in a job."""
+    logs.configure(
+        str(found.value("LOONGKIT_LOGLEVEL") or "warning"),
+        found.text("LOONGKIT_LOGDIR") or None,
+        quiet=not _speaks_for_job() or "LOONGKIT_LOGDIR" in _warned(os.environ),
+    )
+
+
+def _speaks_for_job() -> bool:
+    """Tell whether this process says what is wrong with the settings: no child, no other rank."""
+    return process.kind() == process.MAIN and process.local_rank(os.environ) == 0
 
 
 def warn_once(found: settings.Settings, environ: os._Environ[str]) -> None:
@@ -93,11 +101,14 @@ def _note_unavailable() -> None:
 
 
 def _register_exit() -> None:
+    global _exit_registered
+    if _exit_registered:
+        return
     import atexit
 
     # Registered first, so it runs last: after everybody else's clean-up.
-    atexit.unregister(_at_exit)
     atexit.register(_at_exit)
+    _exit_registered = True
 
 
 def _at_exit() -> None:

@@ -22,6 +22,8 @@ def _is_asked():
 
 def _activate():
     """Load Loongkit from beside this file, whatever else this interpreter has installed."""
+    if "loongkit.activation.start" in sys.modules:
+        return  # a second prelude on the path, or one that was chained back to us
     if "loongkit" not in sys.modules:
         # Only our package: its parent folder is another environment's site-packages when a
         # launcher of one environment starts an interpreter of another.
@@ -30,14 +32,7 @@ def _activate():
         spec = finder.find_spec("loongkit", [source])
         if spec is None or spec.loader is None:
             return  # uninstalled while this folder was still on PYTHONPATH
-        bootstrap = sys.modules["_frozen_importlib"]
-        module = bootstrap.module_from_spec(spec)
-        sys.modules["loongkit"] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            sys.modules.pop("loongkit", None)
-            raise
+        sys.modules["_frozen_importlib"]._load(spec)
     from loongkit.activation import guard
 
     guard.activate("prelude")
@@ -51,18 +46,29 @@ def _arm():
     except BaseException:
         error = sys.exc_info()[1]
         if type(error).__name__ == "StrictError":
-            # Python prints an Exception of this file and goes on; SystemExit alone stops the job.
-            sys.stderr.write("%s\n" % error)
-            sys.stderr.flush()
+            # Python prints an Exception of this file and goes on, so the job would run after all.
+            if sys.stderr is not None:
+                sys.stderr.write("%s\n" % error)
+                sys.stderr.flush()
             os._exit(1)
 
 
-def _own_position(path):
-    here = os.path.realpath(os.path.dirname(os.path.abspath(__file__)))
-    for position, entry in enumerate(path):
+def _real_folder(path):
+    return os.path.realpath(os.path.dirname(os.path.abspath(path)))
+
+
+def _entries_behind_us():
+    here = _real_folder(__file__)
+    for position, entry in enumerate(sys.path):
         if isinstance(entry, str) and entry and os.path.realpath(entry) == here:
-            return position
-    return -1
+            return sys.path[position + 1 :]
+    return list(sys.path)
+
+
+def _other_folders(entries):
+    """Leave out this folder where it stands on the path once more, perhaps by another name."""
+    here = _real_folder(__file__)
+    return [e for e in entries if not isinstance(e, str) or os.path.realpath(e) != here]
 
 
 def _chain():
@@ -70,53 +76,54 @@ def _chain():
 
     Nothing here is guarded: its success, its errors, even its SystemExit look as without us.
     """
-    position = _own_position(sys.path)
-    rest = sys.path[position + 1 :]
-    own_file = os.path.realpath(os.path.splitext(os.path.abspath(__file__))[0] + ".py")
-    while True:
-        spec = _find_next(rest)
-        if spec is None or spec.loader is None:
-            return
-        if not spec.origin or os.path.realpath(spec.origin) != own_file:
-            break
-        # This folder once more, under another name: go on behind it.
-        folder = os.path.dirname(spec.origin)
-        rest = [entry for entry in rest if entry != folder]
-    module = sys.modules["_frozen_importlib"].module_from_spec(spec)
-    sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)
+    entries = _entries_behind_us()
+    spec = _find_next(entries)
+    if _is_this_file(spec):
+        spec = _find_next(_other_folders(entries))
+    if spec is None or spec.loader is None or _is_this_file(spec):
+        return
+    # The import system's own routine: it enters the module under the name that Python looks for,
+    # in our place, and leaves none behind that fails. Its lock is held by this thread already.
+    sys.modules["_frozen_importlib"]._load(spec)
 
 
-def _find_next(rest):
+def _is_this_file(spec):
+    if spec is None or not spec.origin:
+        return False
+    name = os.path.splitext(os.path.basename(spec.origin))[0]
+    return name == "sitecustomize" and _real_folder(spec.origin) == _real_folder(__file__)
+
+
+def _find_next(entries):
     path_finder = sys.modules["_frozen_importlib_external"].PathFinder
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
         if find_spec is None:
             continue
-        spec = find_spec("sitecustomize", rest if finder is path_finder else None, None)
+        spec = find_spec("sitecustomize", entries if finder is path_finder else None, None)
         if spec is not None:
             return spec
     return None
 
 
-def _chain_python2():
-    import imp
+def _chain_by_importers():
+    """Do the same where the import system has no specs yet."""
+    import pkgutil
 
-    rest = sys.path[_own_position(sys.path) + 1 :]
-    try:
-        found = imp.find_module("sitecustomize", rest)
-    except ImportError:
-        return
-    try:
-        imp.load_module("sitecustomize", *found)
-    finally:
-        if found[0]:
-            found[0].close()
+    for entry in _other_folders(_entries_behind_us()):
+        importer = pkgutil.get_importer(entry)
+        loader = importer and importer.find_module("sitecustomize")
+        if loader:
+            # Else theirs would run inside our module. Python 2 empties a module nobody holds.
+            ours = sys.modules.pop("sitecustomize", None)
+            loader.load_module("sitecustomize")
+            del ours
+            return
 
 
 if _is_asked():
     _arm()
-if sys.version_info[0] == 2:
-    _chain_python2()
+if sys.version_info < (3, 5):
+    _chain_by_importers()
 else:
     _chain()

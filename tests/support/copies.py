@@ -1,0 +1,107 @@
+"""Copies of the package with a feature or a fault of the test's own, and frameworks to hook."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import children
+
+#: Hooks `framework.leaf.work`, a function that returns "work"; needs no torch.
+PROBE = """
+from loongkit.activation.feature import Feature
+
+FEATURE = Feature(name="probe", level=1, group="data", summary="for the tests", position=1)
+
+
+@FEATURE.when_imported("framework.leaf")
+def patch(module, patcher):
+    def wrapper(original, *args, **kwargs):
+        patcher.mark()
+        return "patched " + original(*args, **kwargs)
+
+    patcher.wrap(module, "work", wrapper)
+"""
+
+#: A torch with just enough in it for Loongkit to notice that a process trains.
+TORCH = {
+    "torch/__init__.py": (
+        "__version__ = '2.9.0'\nclass compiler:\n    is_compiling = staticmethod(lambda: False)\n"
+    ),
+    "torch/optim/__init__.py": "",
+    "torch/optim/optimizer.py": (
+        "_hooks = []\n"
+        "def register_optimizer_step_post_hook(hook):\n"
+        "    _hooks.append(hook)\n"
+        "def step():\n"
+        "    for hook in _hooks:\n"
+        "        hook(None, (), {})\n"
+    ),
+}
+
+FRAMEWORK = {
+    "framework/__init__.py": "from framework.leaf import work\n",
+    "framework/leaf.py": "def work():\n    return 'work'\n",
+}
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    """Write files, given by relative path, below a folder and return the folder."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def copy_package(folder: Path) -> Path:
+    """Copy the package into a folder (its site-packages) and return the copy's own folder."""
+    package = folder / "loongkit"
+    shutil.copytree(
+        children.PRELUDE.parent, package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+    )
+    return package
+
+
+def copy_with_feature(folder: Path, source: str = PROBE) -> Path:
+    """Copy the package with one more feature, `probe`, in its features and its index."""
+    package = copy_package(folder)
+    (package / "features" / "probe.py").write_text(source, encoding="utf-8")
+    code = (
+        "from loongkit.activation import catalog\n"
+        "print('ROWS =', catalog.index_rows(catalog.load_all()))"
+    )
+    result = children.run("-c", code, env=children.clean_env(PYTHONPATH=str(folder)))
+    assert result.status == 0, result
+    (package / "activation" / "_index.py").write_text(result.out, encoding="utf-8")
+    return package
+
+
+def with_copy(package: Path, *entries: str | Path, **changes: str) -> dict[str, str]:
+    """The environment of a job with a copy's prelude, and further entries, on PYTHONPATH."""
+    path = ":".join(map(str, (package / "prelude", *entries)))
+    return children.clean_env(PYTHONPATH=path, **changes)
+
+
+class Log:
+    """A log folder of the test's own: what Loongkit said in it, by process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"LOONGKIT_LOGLEVEL": "debug", "LOONGKIT_LOGDIR": str(self.folder)}
+
+    @property
+    def text(self) -> str:
+        files = sorted(self.folder.glob("*.log")) if self.folder.is_dir() else []
+        return "".join(file.read_text(encoding="utf-8") for file in files)
+
+    def lines(self, word: str) -> list[str]:
+        return [line for line in self.text.splitlines() if word in line]
+
+    @property
+    def armed(self) -> list[int]:
+        """The numbers of the processes that wrote their plan, in order."""
+        return sorted(int(line.split("pid=")[1].split()[0]) for line in self.lines(" armed by "))
