@@ -35,6 +35,7 @@ ROWS: tuple[tuple[object, ...], ...] = (
         ),
         (),
     ),
+    ("allow_tf32", 1, "precision", True, "", (), ("torch>=2.0.0",), (), ("torch",)),
     (
         "compile_resnet",
         1,
@@ -46,6 +47,18 @@ ROWS: tuple[tuple[object, ...], ...] = (
         (),
         (),
     ),
+    (
+        "fused_adam",
+        1,
+        "operators",
+        True,
+        "fused_adamw",
+        (),
+        ("torch>=2.4.0",),
+        (),
+        ("torch.optim.adam",),
+    ),
+    ("fused_adamw", 1, "operators", True, "", (), ("torch>=2.4.0",), (), ("torch.optim.adamw",)),
     ("openvla", 1, "operators", False, "", (), (), (), ()),
     (
         "mmdet_modules",

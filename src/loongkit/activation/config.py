@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VARIABLE = "LOONGKIT_CONFIG"
-MAX_BYTES = 1 << 20
+#: All settings with comments take a tenth of it; every process of the job reads the file.
+MAX_CHARACTERS = 1 << 16
 
 
 def read_into(settings: reading.Settings, path: str, known: Mapping[str, str]) -> None:
@@ -25,17 +26,20 @@ def read_into(settings: reading.Settings, path: str, known: Mapping[str, str]) -
     try:
         entries = _load(path)
     except Exception as error:  # PyYAML's own, OSError, UnicodeError, RecursionError
-        reason = " ".join(str(error).split()) or type(error).__name__
+        text = error.strerror if isinstance(error, OSError) else str(error)
+        reason = " ".join((text or type(error).__name__).split())
         settings.complain(
             VARIABLE,
-            f"{VARIABLE}={reading.shown(path)} is ignored: {reading.shown(reason)[1:-1]}; "
+            f"{VARIABLE}={reading.shown(path)} is ignored: {reading.shown(reason, 240)[1:-1]}; "
             "accepted: a readable YAML file of `NAME: value` lines",
         )
         return
     for key, value in entries.items():
         name = str(key).strip().upper()
         variable = name if name.startswith(PREFIX) else PREFIX + name
-        if variable not in known or variable == VARIABLE:
+        if variable == VARIABLE:
+            settings.complain(variable, f"{VARIABLE}: the file can't name another file")
+        elif variable not in known:
             settings.complain(variable, f"{VARIABLE}: {reading.unknown_name(variable, known)}")
         elif not isinstance(value, str):
             settings.complain(
@@ -46,14 +50,14 @@ def read_into(settings: reading.Settings, path: str, known: Mapping[str, str]) -
 
 
 def _load(path: str) -> dict[object, object]:
-    if not os.path.isfile(path):  # also keeps us from waiting on a pipe or a device
-        found = "is not a regular file" if os.path.exists(path) else "does not exist"
-        raise ValueError(f"the file {found}")
+    if not os.path.isfile(path):
+        os.stat(path)  # raises what is wrong with the path, if anything is
+        raise ValueError("it is no regular file")  # a pipe would keep us waiting
     # utf-8-sig: editors on Windows put a byte-order mark before the first key.
     with open(path, encoding="utf-8-sig") as file:
-        text = file.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise ValueError(f"the file is larger than {MAX_BYTES} characters")
+        text = file.read(MAX_CHARACTERS + 1)
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"it is longer than {MAX_CHARACTERS} characters")
     try:
         import yaml
     except ImportError:
@@ -62,5 +66,5 @@ def _load(path: str) -> dict[object, object]:
     if entries in (None, ""):
         return {}
     if not isinstance(entries, dict):
-        raise ValueError(f"found a {type(entries).__name__}, wanted `NAME: value` lines")
+        raise ValueError(f"it holds a {type(entries).__name__}, not names with values")
     return entries

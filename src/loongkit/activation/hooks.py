@@ -2,12 +2,13 @@
 
 A finder at the front of ``sys.meta_path`` reacts to registered names alone. For one of those it
 asks the finders behind it for the real spec and makes that spec's loader call us after it ran the
-module. The loader stays the object that it was, so ``__loader__``, ``__spec__`` and ``get_code``
-(``python -m``, pytest, linecache) look as they would without us.
+module. Once it has, the loader is the object that it was, with nothing of ours on it, so that the
+module's ``__loader__`` and ``__spec__`` look as they would without us.
 """
 
 from __future__ import annotations
 
+import _thread
 import sys
 
 TYPE_CHECKING = False
@@ -19,16 +20,15 @@ if TYPE_CHECKING:
 
 # Loaders of these exact types are made anew for each spec, so one instance serves one module.
 # Others (zipimporter: one for a whole archive; BuiltinImporter: a class) may be shared.
-_bootstrap: Any = sys.modules.get("_frozen_importlib_external")
+_bootstrap: Any = sys.modules["_frozen_importlib_external"]
 OWN_INSTANCE_LOADERS: tuple[type, ...] = (
-    (
-        _bootstrap.SourceFileLoader,
-        _bootstrap.SourcelessFileLoader,
-        _bootstrap.ExtensionFileLoader,
-    )
-    if _bootstrap is not None
-    else ()
+    _bootstrap.SourceFileLoader,
+    _bootstrap.SourcelessFileLoader,
+    _bootstrap.ExtensionFileLoader,
 )
+
+#: What `import_stage` answers.
+EXECUTED, EXECUTING, POSTPONED = "executed", "executing", "postponed"
 
 
 class PostImportFinder:
@@ -36,22 +36,41 @@ class PostImportFinder:
 
     def __init__(self, fire: Callable[[str, ModuleType], None]) -> None:
         self.watched: set[str] = set()
+        #: While True every import is reported, whatever its name.
+        self.watches_all = False
         self._fire = fire
+        self._searches: set[tuple[int, str]] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the real spec with a hooked loader for a watched name, None for any other."""
-        if fullname not in self.watched:
+        if fullname not in self.watched and not self.watches_all:
             return None
-        spec = self._spec_from_later_finders(fullname, path, target)
-        if spec is None or not hasattr(spec.loader, "exec_module"):
-            return spec  # a namespace package (no loader), or a loader of before Python 3.4
-        if type(spec.loader) in OWN_INSTANCE_LOADERS:
-            _hook_instance(spec.loader, self._fire)
-        else:
-            spec.loader = _HookedLoader(spec.loader, self._fire)  # type: ignore[assignment]
+        search = (_thread.get_ident(), fullname)
+        if search in self._searches:
+            return None  # a finder behind us asks all finders again, as wrapt's does
+        self._searches.add(search)
+        try:
+            spec = self._spec_from_later_finders(fullname, path, target)
+        finally:
+            self._searches.discard(search)
+        if spec is not None:
+            self.hook(fullname, spec)
         return spec
+
+    def hook(self, name: str, spec: ModuleSpec) -> None:
+        """Report the next execution of this spec's module.
+
+        Left alone: a namespace package (it has no loader), a loader of before Python 3.4.
+        """
+        loader: Any = spec.loader
+        if not hasattr(loader, "exec_module") or isinstance(loader, _HookedLoader):
+            return
+        if type(loader) not in OWN_INSTANCE_LOADERS:
+            spec.loader = _HookedLoader(loader, spec, name, self._fire)  # type: ignore[assignment]
+        elif "exec_module" not in vars(loader):
+            _hook_instance(loader, name, self._fire)
 
     def _spec_from_later_finders(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
@@ -66,13 +85,28 @@ class PostImportFinder:
         return None
 
 
-def _hook_instance(loader: Any, fire: Callable[[str, ModuleType], None]) -> None:
+def import_stage(module: ModuleType) -> tuple[str, ModuleSpec | None]:
+    """Tell how far the import of a module in ``sys.modules`` has come; also return its spec.
+
+    Its dictionary is read without attribute access, which would load a lazy module
+    (importlib.util.LazyLoader): that one is "postponed".
+    """
+    try:
+        spec = object.__getattribute__(module, "__dict__").get("__spec__")
+    except AttributeError:
+        return EXECUTED, None  # no module at all: anything may stand in sys.modules
+    lazy = getattr(sys.modules.get("importlib.util"), "_LazyModule", None)
+    if lazy is not None and type(module) is lazy:
+        return POSTPONED, spec
+    return (EXECUTING if getattr(spec, "_initializing", False) else EXECUTED), spec
+
+
+def _hook_instance(loader: Any, name: str, fire: Callable[[str, ModuleType], None]) -> None:
     """Let this one loader object call ``fire`` once, then be as it was."""
 
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module
-        loader.exec_module(module)
-        fire(module.__name__, module)
+        _execute(loader, name, module, fire)
 
     loader.exec_module = exec_module
 
@@ -80,20 +114,30 @@ def _hook_instance(loader: Any, fire: Callable[[str, ModuleType], None]) -> None
 class _HookedLoader:
     """Stands in for a loader that may be shared, until the module has been executed."""
 
-    def __init__(self, loader: Any, fire: Callable[[str, ModuleType], None]) -> None:
+    def __init__(
+        self, loader: Any, spec: ModuleSpec, name: str, fire: Callable[[str, ModuleType], None]
+    ) -> None:
         self._loader = loader
+        self._spec = spec
+        self._name = name
         self._fire = fire
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        created: ModuleType | None = self._loader.create_module(spec)
-        return created
+    def __getattr__(self, attribute: str) -> Any:
+        # Not self._loader: a copy in the making has none yet, and would ask here again.
+        return getattr(object.__getattribute__(self, "_loader"), attribute)
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._fire(module.__name__, module)
+        """Execute the module by the real loader, which is put back first."""
+        self._spec.loader = self._loader
+        if getattr(module, "__loader__", None) is self:
+            module.__loader__ = self._loader
+        _execute(self._loader, self._name, module, self._fire)
+
+
+def _execute(
+    loader: Any, name: str, module: ModuleType, fire: Callable[[str, ModuleType], None]
+) -> None:
+    """Execute the module, then report what ``import`` gives: some put another in their place."""
+    registered = sys.modules.get(name) is module
+    loader.exec_module(module)
+    fire(name, (sys.modules.get(name) or module) if registered else module)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 SIZE = 4096
-#: Set by the first process that prints the summary, so that a job prints it once.
-CLAIMED = SIZE - 1
+# Four bytes for the number of the process that is to print the summary (0: none yet), or PRINTED.
+_SPEAKER = slice(SIZE - 4, SIZE)
+_PRINTED = 0xFFFFFFFF
 # Processes of two versions number the features differently, hence the version in the name.
 FILE_NAME = f"loongkit-marks-{__version__}"
 
@@ -48,12 +49,16 @@ class Marks:
             descriptor = _parents_file()
             if descriptor is None:
                 descriptor = os.memfd_create(FILE_NAME, os.MFD_CLOEXEC)
-                os.ftruncate(descriptor, SIZE)
-            # The descriptor stays open on purpose: spawned children look for it.
-            self._bytes = mmap.mmap(descriptor, SIZE)
+            try:
+                if os.fstat(descriptor).st_size < SIZE:
+                    os.ftruncate(descriptor, SIZE)
+                # It keeps a descriptor of its own open, which spawned children look for.
+                self._bytes = mmap.mmap(descriptor, SIZE)
+            finally:
+                os.close(descriptor)
             self.shared = True
         except (OSError, ValueError, ImportError, AttributeError):
-            self.shared = False
+            pass
 
     def set(self, position: int) -> None:
         """Mark the feature at this position of the index as effective."""
@@ -64,11 +69,21 @@ class Marks:
         return bool(self._bytes[position])
 
     def claim_summary(self) -> bool:
-        """Return True to the first process of the job that asks."""
-        if self._bytes[CLAIMED]:
+        """Tell whether this process is the one of the job that is to print the summary.
+
+        The first that asks is, unless it ends without having printed one.
+        """
+        speaker = int.from_bytes(self._bytes[_SPEAKER], "little")
+        if speaker == os.getpid():
+            return True
+        if speaker == _PRINTED or (speaker and _is_running(speaker)):
             return False
-        self._bytes[CLAIMED] = 1
+        self._bytes[_SPEAKER] = os.getpid().to_bytes(4, "little")
         return True
+
+    def note_printed(self) -> None:
+        """Record that the summary was printed: nobody is to print it again."""
+        self._bytes[_SPEAKER] = _PRINTED.to_bytes(4, "little")
 
 
 def _parents_file() -> int | None:
@@ -99,9 +114,21 @@ def _marks_of(pid: int) -> int | None:
 
 
 def _parent_of(pid: int) -> int:
+    state = _state_of(pid)
+    return int(state[1]) if state else 0
+
+
+def _is_running(pid: int) -> bool:
+    """Tell whether the process exists and is no zombie."""
+    state = _state_of(pid)
+    return bool(state) and state[0] not in (b"Z", b"X")
+
+
+def _state_of(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the state on; none without such a process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The command's name, in brackets, may hold blanks: count from its end.
-            return int(file.read(4096).rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+            return file.read(4096).rpartition(b")")[2].split()
+    except OSError:
+        return []

@@ -88,12 +88,13 @@ def decide(settings: reading.Settings, index: Iterable[Entry]) -> dict[str, Deci
     for decision in decisions.values():
         _follow(decision, decisions)
     for decision in decisions.values():
-        _switch_on_dependencies(decision, decisions)
-    for decision in decisions.values():
         if not decision.entry.implemented:
             decision.on = False
             decision.reason = NOT_IN_THIS_RELEASE
-        elif decision.on:
+    for decision in decisions.values():
+        _switch_on_dependencies(decision, decisions)
+    for decision in decisions.values():
+        if decision.on:
             decision.options, decision.shown = _options(settings, decision.entry)
     return decisions
 
@@ -132,19 +133,20 @@ def _follow(decision: Decision, decisions: Mapping[str, Decision]) -> None:
 
 
 def _switch_on_dependencies(decision: Decision, decisions: Mapping[str, Decision]) -> None:
-    """Switch on what an active feature needs, or skip it when the user has switched that off."""
-    if not decision.on or not decision.entry.implemented:
+    """Switch on what an active feature needs, or leave it off where that can't be had."""
+    if not decision.on:
         return
-    for name in decision.entry.depends_on:
-        needed = decisions[name]
-        if needed.on:
-            continue
-        if needed.by_name:
+    dependencies = [decisions[name] for name in decision.entry.depends_on]
+    for needed in dependencies:
+        if not needed.on and (needed.by_name or not needed.entry.implemented):
             decision.on = False
-            decision.reason = f"needs {name}, which is off: {needed.reason}"
-        else:
-            needed.on, needed.asked = True, IMPLIED
-            needed.reason = f"needed by {decision.entry.name}"
+            decision.reason = f"needs {needed.entry.name}, which is off: {needed.reason}"
+            return
+    for needed in dependencies:
+        if not needed.on or (needed.asked == LEVEL and decision.asked != LEVEL):
+            needed.on = True
+            needed.asked = LEVEL if decision.asked == LEVEL else IMPLIED
+            needed.reason = f"needed by {decision.entry.name}: {decision.reason}"
 
 
 def _options(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from loongkit.activation import hooks, logs, plan, process, settings, states
+from loongkit.activation import hooks, logs, plan, settings, states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
 
+    from loongkit.activation.marks import Marks
     from loongkit.activation.patching import Patcher
 
 #: Importing this module makes the process a possible trainer (its hook notes the first step).
@@ -28,10 +28,12 @@ class Session:
         self.patchers: dict[str, Patcher] = {}
         self.watchers: dict[str, list[str]] = {}
         self.finder: hooks.PostImportFinder | None = None
-        self._marks: Any = None
+        #: Modules whose import had begun and not ended when Loongkit was armed.
+        self.unfinished: set[str] = set()
+        self._marks: Marks | None = None
 
     @property
-    def marks(self) -> Any:
+    def marks(self) -> Marks:
         """The effect marks, mapped at the first use."""
         if self._marks is None:
             from loongkit.activation.marks import Marks
@@ -41,25 +43,23 @@ class Session:
         return self._marks
 
     def adopt(self, found: settings.Settings, decisions: dict[str, plan.Decision]) -> None:
-        """Take new decisions over; what is newly on is added, what already ran stays.
+        """Take new decisions over; what is newly on is added, what was applied stays.
 
         A feature that was applied under earlier settings and is now off can't be undone in a
-        running job; that is said in the log.
+        running job; that is said in the log. One that dropped out while on stays out.
         """
         self.settings = found
         strict = bool(found.value("LOONGKIT_STRICT"))
         for position, (name, decision) in enumerate(decisions.items()):
             self.positions[name] = position
             record = self.records.get(name)
-            if record is None or record.state in (states.OFF, states.ENABLED, states.ARMED):
+            dropped = record is not None and record.out and record.decision.on and decision.on
+            if record is None or not (record.applied or dropped):
                 self.records[name] = states.Record(decision, strict)
-            elif decision.on:
-                record.decision = decision
-            elif not record.out:
-                logs.warning(
-                    f"{name} stays on: it was applied before the settings changed "
-                    f"({decision.reason}); start the job with these settings instead"
-                )
+                self.patchers.pop(name, None)
+            else:
+                record.strict = strict
+                _adopt_later(record, decision)
 
     def arm(self) -> None:
         """Watch for the modules that the active features hook, and apply to those already there."""
@@ -80,27 +80,67 @@ class Session:
             sys.meta_path.insert(0, self.finder)
         self.finder.watched = set(self.watchers)
         for name in list(self.watchers):
-            module = sys.modules.get(name)
-            if module is not None and not _still_executing(module):
-                self._fire_late(name, module, fresh)
+            self._catch_up(self.finder, name, fresh)
 
     def fire(self, name: str, module: ModuleType) -> None:
-        """Run the hooks of one module. Contained: only a StrictError reaches the import."""
-        if process.kind() == process.HELPER:
-            return
-        self._note_steps(name, module)
-        for feature in self.watchers.get(name, ()):
-            self._apply(feature, name, module, late=False)
+        """Run the hooks of one module. Contained: the user's import does not fail because of us.
 
-    def _fire_late(self, name: str, module: ModuleType, features: list[str]) -> None:
-        self._note_steps(name, module)
-        for feature in self.watchers.get(name, ()):
-            if feature in features:
-                self._apply(feature, name, module, late=True)
+        Raises:
+            StrictError: a feature asked for by its own variable drops out under LOONGKIT_STRICT=1.
+            KeyboardInterrupt: the user's.
 
-    def _note_steps(self, name: str, module: ModuleType) -> None:
-        if name != OPTIMIZER_MODULE:
+        """
+        try:
+            self.unfinished.discard(name)
+            self._run_hooks(name, module, self.watchers.get(name, []), late=False)
+            for other in list(self.unfinished):
+                self._retry(other)
+            if self.finder is not None:
+                self.finder.watches_all = bool(self.unfinished)
+        except (KeyboardInterrupt, states.StrictError):
+            raise
+        except BaseException as error:  # also when an upgrade has just taken our files away
+            logs.error(f"the hooks of {name} could not be run: {error!r}")
+
+    def _catch_up(self, finder: hooks.PostImportFinder, name: str, fresh: list[str]) -> None:
+        """Apply the newly armed features to a module that was imported before."""
+        module = sys.modules.get(name)
+        if module is None:
             return
+        stage, spec = hooks.import_stage(module)
+        if stage == hooks.POSTPONED and spec is not None:
+            finder.hook(name, spec)
+        elif stage == hooks.EXECUTING:
+            # It may not define yet what a hook looks for. Nothing tells when its import ends, so
+            # after each import from now on we look whether it has.
+            logs.debug(f"{name} is being imported right now: its hooks wait until that is done")
+            self.unfinished.add(name)
+            finder.watches_all = True
+        else:
+            features = [feature for feature in self.watchers[name] if feature in fresh]
+            self._run_hooks(name, module, features, late=True)
+
+    def _retry(self, name: str) -> None:
+        """Apply what waited for the end of a module's import, where that has come."""
+        module = sys.modules.get(name)
+        if module is not None and hooks.import_stage(module)[0] == hooks.EXECUTING:
+            return
+        self.unfinished.discard(name)
+        if module is not None:  # None: it has failed, and a second attempt comes by the finder
+            waiting = [
+                feature
+                for feature in self.watchers.get(name, [])
+                if self.records[feature].state == states.ARMED
+            ]
+            self._run_hooks(name, module, waiting, late=True)
+
+    def _run_hooks(self, name: str, module: ModuleType, features: list[str], late: bool) -> None:
+        if name == OPTIMIZER_MODULE:
+            self._note_steps(module)
+        for feature in features:
+            self._apply(feature, name, module, late)
+
+    def _note_steps(self, module: ModuleType) -> None:
         try:
             from loongkit.activation import training
 
@@ -113,18 +153,29 @@ class Session:
         if record.out or not record.decision.on:
             return
         patcher = self._patcher(record)
-        patcher.late = late
-        outcome = _run_hooks(record, patcher, name, module)
-        patcher.late = False
+        outer, patcher.late = patcher.late, late
+        try:
+            outcome = _outcome(record, patcher, name, module)
+        except BaseException as error:
+            _abandon(record, patcher, f"interrupted by {type(error).__name__}")
+            raise
+        finally:
+            patcher.late = outer
         if outcome is None:
-            if record.state != states.EFFECTIVE:
-                record.move(states.PATCHED)
+            self._confirm(record, patcher)
+        else:
+            patcher.undo()
+            _drop(record, *outcome)
+
+    def _confirm(self, record: states.Record, patcher: Patcher) -> None:
+        if record.out:  # given up while its hook ran, or by another thread
+            patcher.undo()
             return
-        state, reason = outcome
-        patcher.undo()
-        if state == states.FAILED:
-            logs.warning(f"{feature} has failed and was undone, the original runs: {reason}")
-        record.move(state, reason)
+        if record.state != states.EFFECTIVE:
+            record.move(states.PATCHED)
+        if record.ran_early:
+            record.ran_early = False
+            self._mark_of(record)()
 
     def _patcher(self, record: states.Record) -> Patcher:
         patcher = self.patchers.get(record.name)
@@ -139,21 +190,49 @@ class Session:
         marks = self.marks
 
         def mark() -> None:
+            if record.state == states.EFFECTIVE:
+                return
             if record.state == states.PATCHED:
                 marks.set(position)
                 record.move(states.EFFECTIVE)
-            elif not marks.is_set(position):
-                marks.set(position)
+            elif not record.out:
+                record.ran_early = True  # no star yet: the hook that is running may still fail
 
         return mark
 
 
-def _still_executing(module: ModuleType) -> bool:
-    """Tell whether the module's import has begun and not ended; its hook then comes too early."""
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+def _adopt_later(record: states.Record, decision: plan.Decision) -> None:
+    """Take a new decision over for a feature that was applied or has dropped out before."""
+    if not decision.on:
+        logs.warning(
+            f"{record.name} stays on: it was applied before the settings changed "
+            f"({decision.reason}); start the job with these settings instead"
+        )
+        return
+    before, record.decision = record.decision, decision
+    if record.applied and before.options != decision.options:
+        logs.info(
+            f"{record.name}: options changed from {before.options} to {decision.options} after it "
+            "was applied; what it sets up once stays as it is"
+        )
 
 
-def _run_hooks(
+def _drop(record: states.Record, state: str, reason: str) -> None:
+    if state == states.FAILED:
+        logs.warning(f"{record.name} has failed and was undone, the original runs: {reason}")
+    record.move(state, reason)
+
+
+def _abandon(record: states.Record, patcher: Patcher, reason: str) -> None:
+    """Undo a feature whose hook was left by an exception that goes on to the user."""
+    patcher.undo()
+    try:
+        record.move(states.FAILED, reason)
+    except states.StrictError:
+        pass  # the exception on its way says more
+
+
+def _outcome(
     record: states.Record, patcher: Patcher, name: str, module: ModuleType
 ) -> tuple[str, str] | None:
     """Check the gates and run the feature's hooks on a module; return the side exit or None."""
@@ -169,8 +248,7 @@ def _run_hooks(
                 hook(module, patcher)
     except patching.Skip as skip:
         return states.SKIPPED, str(skip)
-    except KeyboardInterrupt:
-        patcher.undo()
+    except (KeyboardInterrupt, states.StrictError):
         raise
     except BaseException as error:  # the user's import must not fail because of us
         return states.FAILED, f"{type(error).__name__}: {error}"

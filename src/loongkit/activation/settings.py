@@ -93,10 +93,14 @@ def parse_bool(text: str) -> bool | None:
 
 def parse_int(text: str) -> int | None:
     """Return the value of a whole-number setting, or None when the text is not one."""
-    try:
-        return int(text.strip())
-    except ValueError:
+    word = text.strip()
+    digits = word[1:] if word[:1] in ("+", "-") else word
+    if not (digits.isascii() and digits.isdecimal()):  # int() would take 1_000 and other scripts
         return None
+    try:
+        return int(word)
+    except ValueError:
+        return None  # thousands of digits: Python refuses to convert them
 
 
 def _one_of(words: tuple[str, ...]) -> Callable[[str], str | None]:
@@ -136,10 +140,10 @@ def is_service_variable(name: str) -> bool:
     return rest.endswith(("SERVICE_HOST", "PORT")) or "SERVICE_PORT" in rest or "PORT_" in rest
 
 
-def shown(value: str) -> str:
-    """Return a value as it may stand in a log line: quoted, one line, at most 80 characters."""
+def shown(value: str, longest: int = 80) -> str:
+    """Return a value as it may stand in a log line: quoted, on one line, cut where too long."""
     text = repr(value)
-    return text if len(text) <= 80 else text[:76] + "...'"
+    return text if len(text) <= longest else f"{text[: longest - 4]}...{text[-1]}"
 
 
 class Settings:

@@ -19,22 +19,29 @@ class StrictError(RuntimeError):
 class Record:
     """The state of one feature in this process.
 
-    ``gate_passed`` tells whether a hooked module was imported and met the version gates.
+    ``gate_passed`` tells whether a hooked module was imported and met the version gates;
+    ``ran_early`` that a replacement ran while the feature was still being applied.
     """
 
-    __slots__ = ("decision", "gate_passed", "reason", "state", "strict")
+    __slots__ = ("decision", "gate_passed", "ran_early", "reason", "state", "strict")
 
     def __init__(self, decision: Decision, strict: bool) -> None:
         self.decision = decision
         self.state = ENABLED if decision.on else OFF
         self.reason = ""
         self.gate_passed = False
-        self.strict = strict and decision.asked == OWN
+        self.ran_early = False
+        self.strict = strict
 
     @property
     def name(self) -> str:
         """The feature's name."""
         return self.decision.entry.name
+
+    @property
+    def applied(self) -> bool:
+        """True while something of the feature is in the job's frameworks."""
+        return self.state in (PATCHED, EFFECTIVE)
 
     @property
     def out(self) -> bool:
@@ -53,7 +60,7 @@ class Record:
         before, self.state, self.reason = self.state, state, reason
         detail = f" ({reason})" if reason else ""
         logs.info(f"{self.name}: {before} -> {state}{detail}")
-        if self.strict and self.out:
+        if self.strict and self.out and self.decision.asked == OWN:
             raise StrictError(
                 f"loongkit: {self.name} was asked for by {self.decision.entry.variable} and is "
                 f"{state}: {reason}. LOONGKIT_STRICT=1 makes this an error; unset it to run on "

@@ -16,6 +16,8 @@ DISTRIBUTIONS = {
 }
 
 _OPERATORS = ("==", ">=", "<=", "<", ">")
+# A date is the longest number met in a version; Python refuses to convert thousands of digits.
+_MOST_DIGITS = 18
 
 
 def release(text: str) -> tuple[int, ...] | None:
@@ -28,7 +30,7 @@ def release(text: str) -> tuple[int, ...] | None:
                 break
             digits += character
         if digits:
-            numbers.append(int(digits))
+            numbers.append(int(digits[:_MOST_DIGITS]))
         if digits != part:
             break
     return tuple(numbers) or None
@@ -36,13 +38,16 @@ def release(text: str) -> tuple[int, ...] | None:
 
 def _split(requirement: str) -> tuple[str, list[tuple[str, str]]]:
     start = min((i for i in map(requirement.find, "=<>") if i >= 0), default=len(requirement))
+    name = requirement[:start].strip()
+    if not name.isidentifier():  # also met with `!=` and `~=`, which are not among the operators
+        raise ValueError(f"requirement {requirement!r}: {name!r} is not the name of a package")
     clauses = []
     for clause in filter(None, (c.strip() for c in requirement[start:].split(","))):
         operator = next((o for o in _OPERATORS if clause.startswith(o)), None)
         if operator is None:
             raise ValueError(f"requirement {requirement!r}: {clause!r} has no comparison operator")
         clauses.append((operator, clause[len(operator) :].strip()))
-    return requirement[:start].strip(), clauses
+    return name, clauses
 
 
 def package(requirement: str) -> str:
@@ -51,10 +56,9 @@ def package(requirement: str) -> str:
 
 
 def _compare(found: tuple[int, ...], operator: str, wanted: str) -> bool:
-    if operator == "==" and wanted.endswith(".*"):
-        prefix = release(wanted[:-2]) or ()
-        return found[: len(prefix)] == prefix
-    bound = release(wanted) or ()
+    bound = release(wanted.removesuffix(".*")) or ()
+    if wanted.endswith(".*"):
+        found = found[: len(bound)]
     width = max(len(found), len(bound))
     left = found + (0,) * (width - len(found))
     right = bound + (0,) * (width - len(bound))
@@ -87,12 +91,11 @@ def module_version(name: str) -> str | None:
     its ``version.py`` is read as text (no code of the package runs).
     """
     module = sys.modules.get(name)
-    version = getattr(module, "__version__", None)
-    if version is None:
-        version = getattr(sys.modules.get(name + ".version"), "__version__", None)
-    if version is None and module is not None:
-        version = version_in_file(list(getattr(module, "__path__", ())))
-    return None if version is None else str(version)
+    for source in (module, sys.modules.get(name + ".version")):
+        version = getattr(source, "__version__", None)
+        if isinstance(version, str):  # some packages have a submodule of this name
+            return str(version)
+    return None if module is None else version_in_file(list(getattr(module, "__path__", ())))
 
 
 def version_in_file(folders: list[str]) -> str | None:
