@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import children
+import jobs
 
 #: Hooks `framework.leaf.work`, a function that returns "work"; needs no torch.
 PROBE = """
@@ -22,22 +23,6 @@ def patch(module, patcher):
 
     patcher.wrap(module, "work", wrapper)
 """
-
-#: A torch with just enough in it for Loongkit to notice that a process trains.
-TORCH = {
-    "torch/__init__.py": (
-        "__version__ = '2.9.0'\nclass compiler:\n    is_compiling = staticmethod(lambda: False)\n"
-    ),
-    "torch/optim/__init__.py": "",
-    "torch/optim/optimizer.py": (
-        "_hooks = []\n"
-        "def register_optimizer_step_post_hook(hook):\n"
-        "    _hooks.append(hook)\n"
-        "def step():\n"
-        "    for hook in _hooks:\n"
-        "        hook(None, (), {})\n"
-    ),
-}
 
 FRAMEWORK = {
     "framework/__init__.py": "from framework.leaf import work\n",
@@ -65,16 +50,7 @@ def copy_package(folder: Path) -> Path:
 
 def copy_with_feature(folder: Path, source: str = PROBE) -> Path:
     """Copy the package with one more feature, `probe`, in its features and its index."""
-    package = copy_package(folder)
-    (package / "features" / "probe.py").write_text(source, encoding="utf-8")
-    code = (
-        "from loongkit.activation import catalog\n"
-        "print('ROWS =', catalog.index_rows(catalog.load_all()))"
-    )
-    result = children.run("-c", code, env=children.clean_env(PYTHONPATH=str(folder)))
-    assert result.status == 0, result
-    (package / "activation" / "_index.py").write_text(result.out, encoding="utf-8")
-    return package
+    return jobs.Package(folder, probe=source).site / "loongkit"
 
 
 def with_copy(package: Path, *entries: str | Path, **changes: str) -> dict[str, str]:
