@@ -1,0 +1,1 @@
+"""``loongkit doctor``: would the prelude really run in the processes of a job started here?"""

@@ -1,0 +1,46 @@
+"""Writes the command line tools' output."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+
+WIDTH = 100
+
+
+def write(text: str) -> None:
+    """Write to standard output; a reader that has gone away (``| head -1``) is no error."""
+    if sys.stdout is None:  # closed by whoever started us
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    text = text.encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer would fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def without_home(text: str) -> str:
+    """Return the text with ``~`` for the home folder, which often holds the user's name."""
+    home = os.path.expanduser("~").rstrip("/")
+    if not home.startswith("/"):
+        return text
+    return re.sub(rf"(?<![\w./~-]){re.escape(home)}(?![\w.-])", "~", text)
+
+
+def hanging(head: str, text: str) -> str:
+    """Return the text behind a head, wrapped so that later lines start below its first word.
+
+    Words are never broken, paths stay whole: such a line may be longer than the width.
+    """
+    blank = " " * len(head)
+    lines = textwrap.wrap(
+        text, WIDTH - len(head), break_long_words=False, break_on_hyphens=False
+    ) or [""]
+    return "\n".join(
+        (head if position == 0 else blank) + line for position, line in enumerate(lines)
+    ).rstrip()
