@@ -105,8 +105,11 @@ class _Log:
                 self.wanted = self.value
                 self.passed_over.append((self.value, _reason(error)))
 
-    def write(self, level: str, text: str, multiline: bool = False) -> None:
-        """Write to the first destination that takes it; the ones that didn't are out for good."""
+    def write(self, level: str, text: str, multiline: bool = False, streams: bool = True) -> None:
+        """Write to the first destination that takes it; the ones that didn't are out for good.
+
+        Without `streams` the last resort, a standard stream, is left alone.
+        """
         entry, pid = _entry(level, text, multiline), os.getpid()
         while self.folders:
             folder = self.folders[0]
@@ -120,6 +123,8 @@ class _Log:
             else:
                 self._reported()
                 return
+        if not streams:
+            return
         _write_to_stream(self.stream or "stderr", self._report() + entry, pid == self.owner)
         self._reported()
 
@@ -158,17 +163,17 @@ class _Log:
 def _reach(folder: str, make: bool) -> str:
     """Return the deepest folder there is on the way to `folder`; `make` those that are missing.
 
-    Where everybody may write (/tmp), a name may have been taken by anyone: from there on down,
-    whatever is not ours or root's is refused, symbolic links included. That others may write into
-    a folder is no reason to refuse it, because the log file itself is verified when opened.
+    Where everybody may write (/tmp), a name may have been taken by anyone: what is neither ours nor
+    root's there is refused, symbolic links included. That others may write into the last folder is
+    no reason to refuse it, because the log file itself is verified when opened.
 
     Raises:
         OSError: a part of the way is refused, is no folder, or can't be made.
 
     """
-    exposed, parent = False, "/"
+    parent = "/"
     for part in folder.strip("/").split("/"):
-        exposed = exposed or bool(os.stat(parent).st_mode & _WRITABLE_BY_ALL)
+        open_to_all = os.stat(parent).st_mode & _WRITABLE_BY_ALL
         path = os.path.join(parent, part)
         if make and not os.path.lexists(path):
             try:
@@ -179,7 +184,7 @@ def _reach(folder: str, make: bool) -> str:
             found = os.lstat(path)
         except FileNotFoundError:
             break
-        if exposed and found.st_uid not in (0, os.geteuid()):
+        if open_to_all and found.st_uid not in (0, os.geteuid()):
             raise PermissionError(0, f"{path} is another user's, in a place open to everybody")
         parent = path
     if os.stat(parent).st_mode & _TYPE_BITS != _DIRECTORY:
@@ -282,10 +287,13 @@ def error(text: str) -> None:
     _log("error", text)
 
 
-def always(text: str) -> None:
-    """Log text of several lines as it is, whatever the level: the feature summary."""
+def always(text: str, streams: bool = True) -> None:
+    """Log text of several lines as it is, whatever the level: the feature summary.
+
+    Without `streams` it goes to a file only: a stream is shared by all processes of a job.
+    """
     try:
-        _state.write("summary", text, multiline=True)
+        _state.write("summary", text, multiline=True, streams=streams)
     except Exception:
         pass  # as in _log
 
@@ -295,9 +303,9 @@ def destination() -> str:
     return _state.destination()
 
 
-def goes_to_stdout() -> bool:
-    """Tell whether the log was sent to standard output."""
-    return _state.stream == "stdout"
+def stream() -> str:
+    """Return "stdout" or "stderr" where the log goes there, "" where it goes to a file."""
+    return _state.stream or ("" if _state.folders else "stderr")
 
 
 _state = _Log(None, None)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 TITLE = " Loongkit Feature Summary "
 WIDTH = 82
 NAME_WIDTH = 31
+LONGEST_REASON = 400
+
+PIPE_BUF = 4096
+PATIENCE_MS = 5000
 
 
 class Row:
@@ -56,9 +60,13 @@ def render(rows: list[Row], remarks: list[str]) -> str:
 def has_row(record: states.Record) -> bool:
     """Tell whether a feature stands in the table (spec, section 6)."""
     decision = record.decision
-    if not decision.entry.implemented or not decision.on:
+    if not decision.entry.implemented:
         return False
-    if decision.asked in (plan.OWN, plan.IMPLIED):
+    if decision.asked == plan.OWN:
+        return True
+    if not decision.on:
+        return False
+    if decision.asked == plan.IMPLIED:
         return True
     if record.state == states.SKIPPED:
         return False
@@ -81,43 +89,78 @@ def remarks_of(session: Session) -> list[str]:
     for record in session.records.values():
         if not record.out or record.decision.asked != plan.OWN:
             continue
-        reason = " ".join(record.reason.split())
+        reason = _one_line(record.reason)
         if record.decision.entry.implemented:
             reason = f"{record.state}: {reason}"
         remarks.append(f"{record.name}: {reason}")
     return remarks
 
 
-def emit(session: Session, to_stream: bool) -> None:
-    """Write the summary to the log and, from the process that speaks for the job, to stdout."""
+def _one_line(reason: str) -> str:
+    """Return a reason, often an exception's own words, as it may stand on a terminal."""
+    words = " ".join(reason.split())
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in words)
+    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 3] + "..."
+
+
+def emit(session: Session, rank_is_0: bool) -> None:
+    """Write the summary to the log and, from the process that speaks for the job, to stdout.
+
+    Where the log goes to a stream, which all processes of the job share, only that one writes it
+    there, and only once.
+    """
     target = session.settings.text("LOONGKIT_SUMMARY") or "stdout"
     text = render(rows_of(session), remarks_of(session))
     if not text or target == "off":
         return
-    logs.always(text)
-    if not to_stream or target == "log":
+    speaks = rank_is_0 and session.marks.claim_summary()
+    logs.always(text.rstrip("\n"), streams=speaks)
+    if not speaks:
         return
-    if target == "stdout" and logs.goes_to_stdout():
-        return  # the log has just put it there
-    if session.marks.claim_summary():
-        write_to_stream(sys.stdout if target == "stdout" else sys.stderr, text)
+    session.marks.note_printed()
+    if target not in ("log", logs.stream()):
+        write_to_stream(getattr(sys, target, None), text)
 
 
 def write_to_stream(stream: Any, text: str) -> None:
-    """Write in one call, past the stream's buffer; a closed or broken stream is no error.
+    """Write past the stream's buffer; a closed, broken or stuck stream is no error.
 
     Text left in the buffer of a broken pipe would make the interpreter fail at its very end and
     turn the job's exit status into 120.
     """
+    from io import TextIOWrapper
+
+    data = text.encode("ascii", "backslashreplace")  # whatever the stream's encoding is
     try:
-        stream.flush()
         descriptor = stream.fileno()
     except Exception:
         descriptor = None
     try:
-        if descriptor is None:
-            stream.write(text)  # a notebook's or a test's stream, with no file behind it
-        else:
-            os.write(descriptor, text.encode("ascii", "backslashreplace"))
+        if descriptor is not None and type(stream) is TextIOWrapper:
+            stream.flush()
+            _write_in_time(descriptor, data)
+        elif descriptor is None or _is_ready(descriptor):
+            # Something that took the stream's place: a tee to a log, a notebook's or a test's.
+            stream.write(data.decode("ascii"))
+            stream.flush()
     except Exception:
         pass
+
+
+def _write_in_time(descriptor: int, data: bytes) -> None:
+    while data and _is_ready(descriptor):
+        # A pipe that is ready takes as much as this at once, also when it is a blocking one.
+        data = data[os.write(descriptor, data[:PIPE_BUF]) :]
+
+
+def _is_ready(descriptor: int) -> bool:
+    """Wait until the descriptor takes text: not when nobody reads the pipe, now or at all.
+
+    Writing to a pipe that is full would wait for ever for a parent that reads only after it has
+    waited for us, and to one that is broken would kill a job with SIGPIPE at its default.
+    """
+    import select
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return any(event == select.POLLOUT for _, event in poll.poll(PATIENCE_MS))

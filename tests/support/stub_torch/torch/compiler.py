@@ -1,0 +1,5 @@
+TRACING = False
+
+
+def is_compiling() -> bool:
+    return TRACING
