@@ -3,9 +3,9 @@
     .venv/bin/python examples/compare.py detector
 
 The runs take turns (without, with, with, without …), because a machine is rarely as fast in one
-minute as in the next. All have the same seed. One more run, without Loongkit, starts from weights
-one ulp away: by how much its losses move is what rounding alone does to this training, the
-yardstick for the difference that Loongkit makes.
+minute as in the next. All have the same seed. One more run, without Loongkit, starts with each
+weight moved to the next representable number: by how much its losses move is what rounding alone
+does to this training, the yardstick for the difference that Loongkit makes.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def show(result: dict[str, Any]) -> None:
         ("without, the same again", "difference_same_again"),
     ):
         if key in result:
-            print(f"{title:30}{result[key]:10.3g}")
+            print(f"{title:34}{result[key]:10.3g}")
     print("\nWhat Loongkit printed at the end of its run:\n")
     print(result["summary"])
 

@@ -105,10 +105,10 @@ def seed_worker(worker):
 
 
 def add_ulp(model):
-    """Move every weight to the next representable number."""
+    """Move every weight to the next representable number away from zero."""
     with torch.no_grad():
         for weight in model.parameters():
-            weight.copy_(torch.nextafter(weight, torch.full_like(weight, torch.inf)))
+            weight.copy_(torch.nextafter(weight, 2 * weight))
 
 
 def main():

@@ -7,9 +7,9 @@ from mmengine.registry import HOOKS
 
 @HOOKS.register_module()
 class OneUlpHook(Hook):
-    """Moves every weight to the next representable number before the training begins."""
+    """Moves every weight to the next number away from zero before the training begins."""
 
     def before_train(self, runner):
         with torch.no_grad():
             for weight in runner.model.parameters():
-                weight.copy_(torch.nextafter(weight, torch.full_like(weight, torch.inf)))
+                weight.copy_(torch.nextafter(weight, 2 * weight))
