@@ -226,7 +226,8 @@ def _accelerator(root: str, folder: str, pci: str) -> Accelerator | None:
         return None
     name = _driver_name(root, pci) if rule.kind == NVIDIA else ""
     name = name or f"{rule.vendor} [{vendor_id:04x}:{device_id:04x}]"
-    return Accelerator(rule.vendor, rule.kind, pci, name, _number(_read(f"{folder}/numa_node")))
+    numa_node = max(-1, _number(_read(f"{folder}/numa_node")))
+    return Accelerator(rule.vendor, rule.kind, pci, name, numa_node)
 
 
 def _in_processor(kind: str, folder: str, pci: str, device_class: str) -> bool:
