@@ -2,14 +2,14 @@
 PYTHON ?= python3
 TESTS ?=
 
-.PHONY: help setup demo demo-classifier test check lint types contracts docs-check
+.PHONY: help setup demo demo-classifier test check lint types contracts generated
 
 help:
 	@echo "make setup            set up .venv (the other commands do this first)"
 	@echo "make demo             train a detector with and without Loongkit, side by side"
 	@echo "make demo-classifier  the same with a plain PyTorch classifier"
 	@echo "make test             run the whole test suite (TESTS=… : arguments of pytest)"
-	@echo "make check            lint, types, import contracts, generated docs"
+	@echo "make check            lint, types, import contracts, generated files"
 
 setup:
 	$(PYTHON) tools/setup_env.py main
@@ -23,7 +23,7 @@ demo-classifier: setup
 test: setup
 	.venv/bin/python -m pytest $(TESTS)
 
-check: lint types contracts docs-check
+check: lint types contracts generated
 
 lint: setup
 	.venv/bin/ruff check .
@@ -36,5 +36,6 @@ types: setup
 contracts: setup
 	.venv/bin/lint-imports
 
-docs-check: setup
+generated: setup
+	.venv/bin/python tools/build_index.py --check
 	.venv/bin/python tools/build_docs.py --check
