@@ -136,6 +136,16 @@ def test_other_processors_keep_the_model_that_was_found(
     assert (found.vendor, found.model, found.architecture) == ("other", model, "this one's")
 
 
+def test_loongson_of_the_mips_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_machine", lambda: "mips64")
+    text = (
+        "system type\t\t: generic-loongson-machine\ncpu model\t\t: ICT Loongson-3 V0.4  FPU V0.1\n"
+    )
+    found = cpu(tmp_path, text)
+    assert (found.vendor, found.architecture) == ("loongson", "mips64")
+    assert found.model.startswith("ICT Loongson-3")
+
+
 def test_only_the_beginning_of_cpuinfo_counts(tmp_path: Path) -> None:
     late = "filler\t: " + "x" * 8192 + "\nvendor_id\t: GenuineIntel\ncpu family\t: 6\n"
     assert cpu(tmp_path, late).vendor == "other"
@@ -307,6 +317,10 @@ def test_folders_pipes_and_dead_links_in_place_of_files(tmp_path: Path) -> None:
     assert hardware.read_cpu(str(tmp_path)).vendor == "other"
     (tmp_path / "sys/bus/pci/devices/README").write_text("not a device")
     assert kinds(tmp_path) == []
+
+
+def test_no_pci_at_all(tmp_path: Path) -> None:
+    assert hardware.read_accelerators(str(tmp_path)) == ()
 
 
 def test_this_machine_can_be_read() -> None:
