@@ -191,6 +191,14 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert process.returncode == 0
 
 
+def test_a_full_disk_is_one_line() -> None:
+    env = children.clean_env(PYTHONPATH=str(children.SOURCE))
+    command = f"{sys.executable} -m loongkit plan --json > /dev/full"
+    result = children.run_command("sh", "-c", command, env=env)
+    assert result.status == 1
+    assert result.err == "loongkit: the output can't be written: No space left on device\n"
+
+
 def test_output_in_an_ascii_locale(loongkit: Callable[..., children.Result]) -> None:
     result = loongkit("plan", PYTHONIOENCODING="ascii", LOONGKIT_ALL="eins\N{MULTIPLICATION SIGN}")
     assert (result.status, result.err) == (0, "")

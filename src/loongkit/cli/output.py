@@ -11,7 +11,12 @@ WIDTH = 100
 
 
 def write(text: str) -> None:
-    """Write to standard output; a reader that has gone away (``| head -1``) is no error."""
+    """Write to standard output; a reader that has gone away (``| head -1``) is no error.
+
+    Raises:
+        SystemExit: it can't be written, to a full disk for example.
+
+    """
     if sys.stdout is None:  # closed by whoever started us
         return
     encoding = sys.stdout.encoding or "utf-8"
@@ -19,9 +24,11 @@ def write(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # What is left in the buffer would fail once more when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise SystemExit(f"loongkit: the output can't be written: {error.strerror}")
 
 
 def without_home(text: str) -> str:
