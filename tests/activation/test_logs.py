@@ -146,6 +146,18 @@ def test_summary_is_logged_as_it_is_at_any_level(places: Path) -> None:
     assert rest == table + "\n"
 
 
+def test_summary_of_a_process_that_does_not_speak_goes_to_a_file_or_nowhere(places: Path) -> None:
+    code = """
+logs.configure(None, "stdout"); logs.always("nowhere", streams=False)
+logs.configure(None, "here"); logs.always("a file", streams=False); print(repr(logs.stream()))
+logs.FALLBACK_FOLDERS = ()
+logs.configure(None, "/dev/null/x"); logs.always("nowhere", streams=False); print(logs.stream())
+"""
+    result = child(places, code)
+    assert (result.out, result.err) == ("''\nstderr\n", "")
+    assert logged(places / "here").endswith("\na file\n")
+
+
 def test_a_message_is_one_line_whatever_is_in_it(places: Path) -> None:
     text = "a\nb\rc\x1b[31m\x85d\u2028e\tf\ud800\0"
     child(places, f"logs.configure(None, 'here'); logs.warning({text!r}); logs.warning('next')")
