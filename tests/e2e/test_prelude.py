@@ -191,6 +191,20 @@ def test_empty_entries_mean_what_they_mean_to_python(path: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("python", ANY)
+def test_the_folder_stays_on_the_path(python: str) -> None:
+    """torch/_inductor starts its compile workers with PYTHONPATH rebuilt from sys.path."""
+    code = (
+        "import os, subprocess, sys\n"
+        "env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))\n"
+        f"print(os.environ['PYTHONPATH']); {REPORT.strip().splitlines()[-1]}; sys.stdout.flush()\n"
+        f"subprocess.run([sys.executable, '-c', {REPORT!r}], env=env, check=True)\n"
+    )
+    result = children.run("-c", code, python=python, env=children.with_prelude(LOONGKIT_ALL="1"))
+    expected = f"{children.PRELUDE}\narmed\narmed\n"
+    assert result.seen_by_user == (expected.encode(), b"", 0)
+
+
+@pytest.mark.parametrize("python", ANY)
 def test_it_needs_nothing_from_the_environment(python: str, tmp_path: Path) -> None:
     log = copies.Log(tmp_path)
     env = {"PYTHONPATH": str(children.PRELUDE), "LOONGKIT_ALL": "3", **log.settings}
