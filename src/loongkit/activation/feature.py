@@ -113,20 +113,25 @@ class Feature:
         self.depends_on = depends_on
         self.implemented = implemented
         self.hooks: list[tuple[str, Callable[[Any, Any], None]]] = []
+        self.support_hooks: list[tuple[str, Callable[[Any, Any], None]]] = []
         for option in options:
             option.variable = option.variable or f"{self.variable}_{option.key.upper()}"
 
     def when_imported(
-        self, module_name: str
+        self, module_name: str, support: bool = False
     ) -> Callable[[Callable[[Any, Any], None]], Callable[[Any, Any], None]]:
         """Register ``hook(module, patcher)`` to run right after the named module was executed.
 
         Name the module that defines the object, not a package that re-exports it: every later
         ``from … import`` then sees the replacement.
+
+        A ``support`` hook prepares another framework for the feature (torch's DataLoader for
+        something of mmcv's): it runs once both modules are there and the gates are passed, and
+        its module alone does not make the feature patched.
         """
 
         def register(hook: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-            self.hooks.append((module_name, hook))
+            (self.support_hooks if support else self.hooks).append((module_name, hook))
             return hook
 
         return register
@@ -134,4 +139,4 @@ class Feature:
     @property
     def targets(self) -> tuple[str, ...]:
         """The modules whose import runs a hook of this feature, each once."""
-        return tuple(dict.fromkeys(name for name, _ in self.hooks))
+        return tuple(dict.fromkeys(name for name, _ in (*self.hooks, *self.support_hooks)))

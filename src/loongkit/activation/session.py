@@ -11,11 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from loongkit.activation.feature import Feature
     from loongkit.activation.marks import Marks
     from loongkit.activation.patching import Patcher
 
 #: Importing this module makes the process a possible trainer (its hook notes the first step).
 OPTIMIZER_MODULE = "torch.optim.optimizer"
+
+
+#: Outcome of a hook that has to wait; neither an error nor a success.
+NOT_YET = ("", "")
 
 
 class Session:
@@ -79,7 +84,8 @@ class Session:
         if self.finder not in sys.meta_path:
             sys.meta_path.insert(0, self.finder)
         self.finder.watched = set(self.watchers)
-        for name in list(self.watchers):
+        # Listed first: a hook may import another of these modules, which the finder then reports.
+        for name in [name for name in self.watchers if name in sys.modules]:
             self._catch_up(self.finder, name, fresh)
 
     def fire(self, name: str, module: ModuleType) -> None:
@@ -163,7 +169,7 @@ class Session:
             patcher.late = outer
         if outcome is None:
             self._confirm(record, patcher)
-        else:
+        elif outcome is not NOT_YET:
             patcher.undo()
             _drop(record, *outcome)
 
@@ -239,13 +245,18 @@ def _outcome(
     from loongkit.activation import catalog, patching, versions
 
     try:
-        reason = versions.unmet(record.decision.entry.requires)
-        if reason is not None:
-            return states.SKIPPED, reason
-        record.gate_passed = True
-        for target, hook in catalog.load(record.name).hooks:
-            if target == name:
-                hook(module, patcher)
+        feature = catalog.load(record.name)
+        own = [hook for target, hook in feature.hooks if target == name]
+        if own:
+            reason = versions.unmet(record.decision.entry.requires)
+            if reason is not None:
+                return states.SKIPPED, reason
+            record.gate_passed = True
+        elif not record.gate_passed:
+            return NOT_YET  # a support module came before the framework that the feature is for
+        for hook in own:
+            hook(module, patcher)
+        _run_support_hooks(feature, record, patcher, name)
     except patching.Skip as skip:
         return states.SKIPPED, str(skip)
     except (KeyboardInterrupt, states.StrictError):
@@ -253,6 +264,24 @@ def _outcome(
     except BaseException as error:  # the user's import must not fail because of us
         return states.FAILED, f"{type(error).__name__}: {error}"
     return None
+
+
+def _run_support_hooks(
+    feature: Feature, record: states.Record, patcher: Patcher, name: str
+) -> None:
+    """Run the support hooks of the module just imported, and those that waited for the gate."""
+    for target, hook in feature.support_hooks:
+        module = sys.modules.get(target)
+        if module is None:
+            continue
+        waiting = target not in record.supported and hooks.import_stage(module)[0] == hooks.EXECUTED
+        if target == name or waiting:
+            record.supported.add(target)
+            outer, patcher.late = patcher.late, patcher.late or target != name
+            try:
+                hook(module, patcher)
+            finally:
+                patcher.late = outer
 
 
 SESSION = Session()

@@ -23,7 +23,7 @@ class Record:
     ``ran_early`` that a replacement ran while the feature was still being applied.
     """
 
-    __slots__ = ("decision", "gate_passed", "ran_early", "reason", "state", "strict")
+    __slots__ = ("decision", "gate_passed", "ran_early", "reason", "state", "strict", "supported")
 
     def __init__(self, decision: Decision, strict: bool) -> None:
         self.decision = decision
@@ -31,6 +31,8 @@ class Record:
         self.reason = ""
         self.gate_passed = False
         self.ran_early = False
+        #: Support modules whose hooks have run.
+        self.supported: set[str] = set()
         self.strict = strict
 
     @property
