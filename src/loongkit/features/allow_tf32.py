@@ -175,9 +175,10 @@ class FirstStep:
         self._seen = False
 
     def __call__(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Run after a step; all but the first cost one comparison."""
+        """Run after a step; all but the first cost two comparisons."""
         compiler = getattr(self._torch, "compiler", None)
-        if self._seen or (compiler is not None and compiler.is_compiling()):
+        # Asked first: torch.compile would compile a step anew once `_seen` has changed.
+        if (compiler is not None and compiler.is_compiling()) or self._seen:
             return
         self._seen = True
         try:
