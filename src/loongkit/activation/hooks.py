@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any
+    from typing import Any, TypeVar
+
+    FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 # Loaders of these exact types are made anew for each spec, so one instance serves one module.
 # Others (zipimporter: one for a whole archive; BuiltinImporter: a class) may be shared.
@@ -27,8 +29,22 @@ OWN_INSTANCE_LOADERS: tuple[type, ...] = (
     _bootstrap.ExtensionFileLoader,
 )
 
+#: The file name of importlib's own code, "<frozen …>".
+_MACHINERY: str = _bootstrap.PathFinder.find_spec.__code__.co_filename
+
 #: What `import_stage` answers.
 EXECUTED, EXECUTING, POSTPONED = "executed", "executing", "postponed"
+
+
+def _as_import_machinery(function: FunctionT) -> FunctionT:
+    """Make a function count as part of importlib where Python leaves that out.
+
+    Tracebacks of failed imports leave its frames out, and so does the ``stacklevel`` of warnings
+    that a module gives while it is imported: both look as without us.
+    """
+    code = function.__code__
+    function.__code__ = code.replace(co_filename=_MACHINERY)
+    return function
 
 
 class PostImportFinder:
@@ -41,6 +57,7 @@ class PostImportFinder:
         self._fire = fire
         self._searches: set[tuple[int, str]] = set()
 
+    @_as_import_machinery
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -72,6 +89,7 @@ class PostImportFinder:
         elif "exec_module" not in vars(loader):
             _hook_instance(loader, name, self._fire)
 
+    @_as_import_machinery
     def _spec_from_later_finders(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
@@ -104,6 +122,7 @@ def import_stage(module: ModuleType) -> tuple[str, ModuleSpec | None]:
 def _hook_instance(loader: Any, name: str, fire: Callable[[str, ModuleType], None]) -> None:
     """Let this one loader object call ``fire`` once, then be as it was."""
 
+    @_as_import_machinery
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module
         _execute(loader, name, module, fire)
@@ -126,6 +145,7 @@ class _HookedLoader:
         # Not self._loader: a copy in the making has none yet, and would ask here again.
         return getattr(object.__getattribute__(self, "_loader"), attribute)
 
+    @_as_import_machinery
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module by the real loader, which is put back first."""
         self._spec.loader = self._loader
@@ -134,6 +154,7 @@ class _HookedLoader:
         _execute(self._loader, self._name, module, self._fire)
 
 
+@_as_import_machinery
 def _execute(
     loader: Any, name: str, module: ModuleType, fire: Callable[[str, ModuleType], None]
 ) -> None:

@@ -66,13 +66,13 @@ class Patcher:
             raise Skip(f"{where} {problem}")
         early = self.late and seams.live_seam(owner, name) is None and name in vars(owner)
         original = seams.function_of(found)
-        held = rebind.count_holders(original) if early else 0
+        held = _count_holders(owner, name) if early else 0
         seam = seams.seam_at(owner, name)
         seam.add(self.record.name, wrapper)
         self._undo.append(lambda: seam.remove(self.record.name))
         if early:
             rebound = rebind.rebind(original, seam.dispatcher)
-            self._report_early_names(where, rebound, held - isinstance(owner, type))
+            self._report_early_names(where, rebound, held)
 
     def set(
         self, owner: Any, name: str, value: Any, like: Callable[..., Any] | None = None
@@ -91,14 +91,14 @@ class Patcher:
             self._check(owner, name, like)
         if hasattr(type(getattr(type(owner), name, None)), "__set__"):
             raise TypeError(f"{where} is computed: write it yourself, and undo that by on_undo")
-        before = seams.raw_attribute(owner, name)
-        early = self.late and rebind.can_be_rebound(before)
-        held = rebind.count_holders(before) if early else 0
+        early = self.late and rebind.can_be_rebound(seams.raw_attribute(owner, name))
+        held = _count_holders(owner, name) if early else 0
+        before = seams.raw_attribute(owner, name)  # not earlier: the undo step holds it too
         setattr(owner, name, value)
         self._undo.append(lambda: _put_back(owner, name, value, before))
         if early:
             rebound = rebind.rebind(before, value)
-            self._report_early_names(where, rebound, held - isinstance(owner, type))
+            self._report_early_names(where, rebound, held)
 
     def on_undo(self, function: Callable[[], None]) -> None:
         """Have a function called when the feature is rolled back (the newest first)."""
@@ -173,6 +173,12 @@ def _place(owner: Any, name: str) -> str:
     if isinstance(owner, type(sys)):
         return f"{owner.__name__}.{name}"
     raise TypeError(f"can't patch {name!r} of {owner!r}, which is neither a module nor a class")
+
+
+def _count_holders(owner: Any, name: str) -> int:
+    """Count what holds ``owner.name`` besides module-level names and the owner."""
+    held = rebind.count_holders(seams.function_of(seams.raw_attribute(owner, name)))
+    return held - isinstance(owner, type)
 
 
 def _put_back(owner: Any, name: str, value: Any, before: Any) -> None:

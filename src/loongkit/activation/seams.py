@@ -58,7 +58,7 @@ def unwrappable(found: Any) -> str | None:
     function = function_of(found)
     if not isinstance(function, plain):
         # Such an object would lose what it can do besides being called (cache_clear, isinstance…).
-        return f"is a {type(function).__name__}, not a function"
+        return f"is no function (found {type(function).__name__!r})"
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return "is an async function"  # frameworks look at that, and a wrapper is none
     return None

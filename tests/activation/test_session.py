@@ -1,0 +1,318 @@
+"""What becomes of a feature when its modules are imported."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import lab as laboratory
+import pytest
+from lab import Lab, wrap
+
+from loongkit.activation import states
+from loongkit.activation.patching import Patcher
+
+FRAMEWORK = {
+    "framework__": "from framework.one import work\nfrom framework import two",
+    "framework__one": "def work(): return 'work'",
+    "framework__two": "def play(): return 'play'\nlimit = 1",
+}
+
+
+@pytest.fixture(autouse=True)
+def framework(lab: Lab) -> None:
+    lab.write(**FRAMEWORK)
+
+
+def test_from_off_to_effective(lab: Lab) -> None:
+    lab.feature("probe", {"framework.one": wrap("work", "a ")})
+    lab.feature("other", {"framework.two": wrap("play", "b ")})
+    lab.adopt(PROBE="1")
+    assert (lab.state("probe"), lab.state("other")) == (states.ENABLED, states.OFF)
+    lab.session.arm()
+    assert (lab.state("probe"), lab.state("other")) == (states.ARMED, states.OFF)
+    framework = lab.load("framework")
+    assert (lab.state("probe"), lab.state("other")) == (states.PATCHED, states.OFF)
+    assert not lab.starred("probe")
+    assert framework.two.play() == "play"
+    assert framework.work() == framework.one.work() == "a work"
+    assert lab.state("probe") == states.EFFECTIVE
+    assert lab.starred("probe") and not lab.starred("other")
+    assert lab.log("info") == [
+        "probe: enabled -> armed",
+        "probe: armed -> patched",
+        "probe: patched -> effective",
+    ]
+
+
+def test_a_feature_whose_modules_are_never_imported_stays_armed(lab: Lab) -> None:
+    lab.feature("probe", {"never.imported": wrap("work", "a ")})
+    lab.arm(PROBE="1")
+    lab.load("framework")
+    assert lab.state("probe") == states.ARMED
+
+
+def test_the_file_of_a_feature_is_loaded_when_it_is_needed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.feature("probe", {"framework.one": wrap("work", "a ")})
+    monkeypatch.delitem(sys.modules, "loongkit.features.probe")
+    lab.arm(PROBE="1")
+    framework = lab.load("framework")
+    assert framework.work() == "work"
+    assert lab.state("probe") == states.FAILED
+    assert "No module named 'loongkit.features.probe'" in lab.record("probe").reason
+
+
+def test_several_hooks_run_in_order(lab: Lab) -> None:
+    ran: list[str] = []
+
+    def hook(text: str) -> laboratory.Hook:
+        return lambda module, patcher: ran.append(f"{text} {module.__name__}")
+
+    feature = lab.feature("probe", {"framework.one": hook("a"), "framework.two": hook("b")})
+    feature.when_imported("framework.one")(hook("c"))
+    lab.arm(PROBE="1")
+    lab.load("framework")
+    assert ran == ["a framework.one", "c framework.one", "b framework.two"]
+
+
+# Dropping out -----------------------------------------------------------------------------------
+
+
+class Odd(BaseException):
+    """An exception that is no Exception."""
+
+
+FAULTS = [ValueError("broken"), SystemExit(3), GeneratorExit("broken"), Odd("broken")]
+
+
+def patch_two_then_raise(error: BaseException) -> laboratory.Hook:
+    def hook(module: Any, patcher: Patcher) -> None:
+        patcher.wrap(module, "play", lambda original: "b " + original())
+        patcher.set(module, "limit", 2)
+        patcher.set(module, "extra", 2)
+        raise error
+
+    return hook
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_a_fault_in_the_last_of_several_modules_restores_all(
+    lab: Lab, error: BaseException
+) -> None:
+    undone: list[str] = []
+    originals: list[Any] = []
+
+    def first(module: Any, patcher: Patcher) -> None:
+        originals.append(module.work)
+        patcher.on_undo(lambda: undone.append("yes"))
+        wrap("work", "a ")(module, patcher)
+
+    lab.feature("probe", {"framework.one": first, "framework.two": patch_two_then_raise(error)})
+    lab.arm(PROBE="1")
+    framework = lab.load("framework")
+    assert undone == ["yes"]
+    assert framework.work is framework.one.work is originals[0]  # re-exports too
+    assert framework.two.play() == "play" and framework.two.limit == 1
+    assert not hasattr(framework.two, "extra")
+    reason = f"{type(error).__name__}: {error}"
+    assert (lab.state("probe"), lab.record("probe").reason) == (states.FAILED, reason)
+    assert lab.log("warning") == [f"probe has failed and was undone, the original runs: {reason}"]
+
+
+def test_a_failed_feature_is_not_tried_again(lab: Lab) -> None:
+    runs: list[str] = []
+
+    def hook(module: Any, patcher: Patcher) -> None:
+        runs.append(module.__name__)
+        raise ValueError
+
+    lab.feature("probe", {"framework.one": hook, "framework.two": hook})
+    lab.arm(PROBE="1")
+    lab.load("framework")
+    assert runs == ["framework.one"]
+
+
+def test_a_keyboard_interrupt_in_a_hook_is_the_user_s(lab: Lab) -> None:
+    def hook(module: Any, patcher: Patcher) -> None:
+        patcher.set(module, "limit", 2)
+        raise KeyboardInterrupt
+
+    lab.feature("probe", {"framework.one": wrap("work", "a "), "framework.two": hook})
+    lab.arm(PROBE="1", STRICT="1")
+    with pytest.raises(KeyboardInterrupt):
+        lab.load("framework")
+    assert lab.load("framework.two").limit == 1
+    assert lab.load("framework").work() == "work"
+    assert lab.state("probe") == states.FAILED
+    assert lab.record("probe").reason == "interrupted by KeyboardInterrupt"
+
+
+def test_a_skip_in_a_hook(lab: Lab) -> None:
+    def hook(module: Any, patcher: Patcher) -> None:
+        patcher.set(module, "limit", 2)
+        patcher.skip("this version does it itself")
+
+    lab.feature("probe", {"framework.one": wrap("work", "a "), "framework.two": hook})
+    lab.arm(PROBE="1")
+    framework = lab.load("framework")
+    assert framework.work() == "work" and framework.two.limit == 1
+    assert lab.state("probe") == states.SKIPPED
+    assert lab.record("probe").reason == "this version does it itself"
+    assert not lab.log("warning")
+    assert lab.log("info")[-1] == "probe: patched -> skipped (this version does it itself)"
+
+
+def test_a_gate_that_is_not_met(lab: Lab) -> None:
+    lab.write(framework__="__version__ = '1.9'\nfrom framework.one import work")
+    lab.feature("new", {"framework.one": wrap("work", "a ")}, requires=("framework>=2.0",))
+    lab.feature("old", {"framework.one": wrap("work", "b ")}, requires=("framework<2.0",))
+    lab.arm(ALL="1")
+    assert lab.load("framework").work() == "b work"
+    assert (lab.state("new"), lab.state("old")) == (states.SKIPPED, states.EFFECTIVE)
+    assert lab.record("new").reason == "found framework 1.9, wanted >=2.0"
+    assert (lab.record("new").gate_passed, lab.record("old").gate_passed) == (False, True)
+
+
+def test_a_feature_given_up_by_its_own_hook_stays_out(lab: Lab) -> None:
+    def hook(module: Any, patcher: Patcher) -> None:
+        patcher.give_up("no kernel")
+        wrap("work", "a ")(module, patcher)
+
+    lab.feature("probe", {"framework.one": hook})
+    lab.arm(PROBE="1")
+    assert lab.load("framework").work() == "work"
+    assert (lab.state("probe"), lab.record("probe").reason) == (states.FAILED, "no kernel")
+
+
+def test_one_failing_feature_leaves_its_neighbours_alone(lab: Lab) -> None:
+    def bad(module: Any, patcher: Patcher) -> None:
+        wrap("work", "bad ")(module, patcher)
+        raise ValueError
+
+    lab.feature("before", {"framework.one": wrap("work", "a ")})
+    lab.feature("bad", {"framework.one": bad})
+    lab.feature("after", {"framework.one": wrap("work", "b ")})
+    lab.arm(ALL="1")
+    assert lab.load("framework").work() == "b a work"
+    assert [lab.state(name) for name in ("before", "bad", "after")] == [
+        states.EFFECTIVE,
+        states.FAILED,
+        states.EFFECTIVE,
+    ]
+
+
+def test_a_fault_outside_any_hook_is_one_line_in_the_log(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when an upgrade has just taken our files away."""
+    lab.feature("probe", {"framework.one": wrap("work", "a ")})
+    lab.arm(PROBE="1")
+    monkeypatch.setitem(sys.modules, "loongkit.activation.patching", None)
+    monkeypatch.delattr("loongkit.activation.patching")
+    assert lab.load("framework").work() == "work"
+    (line,) = lab.log("error")
+    assert line.startswith("the hooks of framework.one could not be run: ")
+
+
+# Strict -----------------------------------------------------------------------------------------
+
+
+def failing(module: Any, patcher: Patcher) -> None:
+    wrap("work", "a ")(module, patcher)
+    raise ValueError("broken")
+
+
+def skipping(module: Any, patcher: Patcher) -> None:
+    patcher.skip("not here")
+
+
+@pytest.mark.parametrize(
+    ("hook", "text"),
+    [(failing, "failed: ValueError: broken"), (skipping, "skipped: not here")],
+)
+def test_strict_raises_where_it_happens(lab: Lab, hook: laboratory.Hook, text: str) -> None:
+    lab.feature("probe", {"framework.one": hook})
+    lab.arm(PROBE="1", STRICT="1")
+    with pytest.raises(states.StrictError) as caught:
+        lab.load("framework")
+    assert f"probe was asked for by LOONGKIT_PROBE and is {text}." in str(caught.value)
+    assert lab.load("framework").work() == "work"
+
+
+@pytest.mark.parametrize("environ", [{"ALL": "1", "STRICT": "1"}, {"PROBE": "1", "STRICT": "0"}])
+def test_strict_is_for_features_asked_for_by_name(lab: Lab, environ: dict[str, str]) -> None:
+    lab.feature("probe", {"framework.one": failing})
+    lab.arm(**environ)
+    assert lab.load("framework").work() == "work"
+    assert lab.state("probe") == states.FAILED
+
+
+def test_strict_comes_through_the_hook_of_another_feature(lab: Lab) -> None:
+    def hook(module: Any, patcher: Patcher) -> None:
+        patcher.set(module, "limit", 2)
+        __import__("strict_target")
+
+    lab.write(strict_target="def work(): ...")
+    lab.feature("outer", {"framework.two": hook})
+    lab.feature("inner", {"strict_target": failing})
+    lab.arm(ALL="1", INNER="1", STRICT="1")
+    with pytest.raises(states.StrictError, match="inner was asked for"):
+        lab.load("framework")
+    assert lab.load("framework.two").limit == 1
+    assert lab.record("outer").reason == "interrupted by StrictError"
+
+
+# Stars ------------------------------------------------------------------------------------------
+
+
+def test_a_replacement_that_runs_while_its_hook_does(lab: Lab) -> None:
+    def hook(module: Any, patcher: Patcher) -> None:
+        wrap("work", "a ")(module, patcher)
+        module.work()
+        assert not lab.starred("probe")
+
+    lab.feature("probe", {"framework.one": hook})
+    lab.arm(PROBE="1")
+    lab.load("framework")
+    assert lab.starred("probe")
+    assert lab.log("info")[1:] == ["probe: armed -> patched", "probe: patched -> effective"]
+
+
+def test_no_star_for_a_feature_that_ran_and_then_failed_to_be_applied(lab: Lab) -> None:
+    def hook(module: Any, patcher: Patcher) -> None:
+        wrap("work", "a ")(module, patcher)
+        kept.append(module.work)
+        assert module.work() == "a work"
+        raise ValueError
+
+    kept: list[Any] = []
+    lab.feature("probe", {"framework.one": hook})
+    lab.arm(PROBE="1")
+    lab.load("framework")
+    assert kept[0]() == "work"
+    assert not lab.starred("probe") and lab.state("probe") == states.FAILED
+
+
+def test_a_mark_that_comes_after_the_feature_is_out_lights_nothing(lab: Lab) -> None:
+    patchers: list[Patcher] = []
+
+    def hook(module: Any, patcher: Patcher) -> None:
+        patchers.append(patcher)
+
+    lab.feature("probe", {"framework.one": hook})
+    lab.arm(PROBE="1")
+    lab.load("framework")
+    patchers[0].give_up("late fault")
+    patchers[0].mark()
+    assert not lab.starred("probe") and lab.state("probe") == states.FAILED
+
+
+def test_marks_are_kept_by_the_feature_s_place(lab: Lab) -> None:
+    lab.feature("first", {"framework.one": wrap("work", "a ")})
+    lab.feature("second", {"framework.two": wrap("play", "b ")})
+    lab.arm(ALL="1")
+    lab.load("framework").two.play()
+    assert (lab.starred("first"), lab.starred("second")) == (False, True)
+    assert lab.session.positions == {"first": 0, "second": 1}
