@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -76,7 +75,7 @@ def finder_cost(pairs: int) -> Outcome:
         for name in names:
             finder.find_spec(name, None, None)
         middle = time.thread_time_ns()
-        for name in names:
+        for _name in names:
             pass
         ended = time.thread_time_ns()
         costs.append(((middle - started) - (ended - middle)) / 1000 / len(names))
