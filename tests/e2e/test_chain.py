@@ -65,7 +65,7 @@ def without_our_frames(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "theirs",
     [
-        "import sys; sys.path.append('/added'); print('theirs', __name__, __file__, __spec__)\n",
+        "import sys; sys.path.append('/added'); print(__name__, __file__, __spec__.name)\n",
         "raise RuntimeError('theirs')\n",
         "import there_is_no_such_module\n",
         "import sitecustomize_not_there.at_all\n",

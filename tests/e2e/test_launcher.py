@@ -11,6 +11,7 @@ from pathlib import Path
 
 import children
 import copies
+import default_logs
 import pytest
 
 ARMED = "import sys; print('loongkit.activation.start' in sys.modules)"
@@ -317,11 +318,10 @@ def test_options_that_switch_us_off_are_warned_about(
 
 
 def test_nothing_is_warned_about_where_nothing_was_asked_for(launcher: Path) -> None:
-    unusable = {"LOONGKIT_JOB_WARNED": "X"}
-    result = children.run_command(
-        launcher, sys.executable, "-I", "-c", "print(1)", env=children.clean_env(**unusable)
-    )
+    command = [launcher, sys.executable, "-I", "-c", "print(1)"]
+    result, logged = default_logs.run(*command, env=children.clean_env(LOONGKIT_JOB_WARNED="X"))
     assert result.seen_by_user == (b"1\n", b"", 0)
+    assert logged == ""
     stderr = {"LOONGKIT_ALL": "1", "LOONGKIT_LOGDIR": "stderr"}
     for words in (["echo", "-S"], ["bash", "-c", "echo -S", "-S"]):
         result = children.run_command(launcher, *words, env=children.clean_env(**stderr))

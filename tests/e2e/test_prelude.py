@@ -78,20 +78,23 @@ def test_it_parses_on_python_2() -> None:
 @pytest.mark.parametrize("python", children.older_interpreters())
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
 def test_older_interpreters_are_left_alone(python: str, twice: bool, tmp_path: Path) -> None:
-    theirs = copies.write(
-        tmp_path, {"sitecustomize.py": "import sys\nsys.stdout.write('theirs\\n')\n"}
+    shows_itself = (
+        "import sys\nsys.stdout.write('theirs %s %s\\n' % (__file__, sorted(globals())))\n"
     )
+    theirs = copies.write(tmp_path, {"sitecustomize.py": shows_itself})
     code = "import sys; print([n for n in sys.modules if 'loongkit' in n], sys.argv)"
-    plain = children.run("-c", code, python=python, env=children.clean_env(PYTHONPATH=str(theirs)))
     path = os.pathsep.join([str(children.PRELUDE)] * twice + [str(theirs)])
     if twice:
         (tmp_path / "link").symlink_to(children.PRELUDE)
         path = f"{tmp_path / 'link'}{os.pathsep}{path}"
-    ours = children.run(
-        "-c", code, python=python, env=children.with_prelude(LOONGKIT_ALL="3", PYTHONPATH=path)
-    )
-    assert plain.out.startswith("theirs\n")
-    assert ours.seen_by_user == plain.seen_by_user
+    seen = []
+    for env in (
+        children.clean_env(PYTHONPATH=str(theirs), PYTHONDONTWRITEBYTECODE="1"),
+        children.with_prelude(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", LOONGKIT_ALL="3"),
+    ):
+        seen.append(children.run("-c", code, python=python, env=env))
+    assert seen[0].out.startswith("theirs /")
+    assert seen[1].seen_by_user == seen[0].seen_by_user
 
 
 @pytest.mark.parametrize("python", children.older_interpreters())
