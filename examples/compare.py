@@ -108,11 +108,13 @@ class Detector:
 EXAMPLES: dict[str, Classifier | Detector] = {e.name: e for e in (Classifier(), Detector())}
 
 
-def environment(device: str) -> dict[str, str]:
+def environment(device: str, threads: int | None = None) -> dict[str, str]:
     """The environment of every run: nothing of Loongkit's, and the CPU unless asked otherwise."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith("LOONGKIT_")}
     if device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
+    if threads:
+        variables["OMP_NUM_THREADS"] = str(threads)
     variables["PYTHONUNBUFFERED"] = "1"  # progress as it happens
     # For the hook that moves the weights; every run has it, so that all are alike.
     paths = [str(HERE / "detector"), variables.get("PYTHONPATH", "")]
@@ -168,7 +170,7 @@ def carry_out(arguments: argparse.Namespace) -> list[Run]:
         folder.mkdir(parents=True)
         run = Run(kind)
         command = example.command(folder, arguments.steps, kind == "one ulp away")
-        variables = environment(arguments.device)
+        variables = environment(arguments.device, arguments.threads)
         if kind == "with":
             variables["LOONGKIT_LOGDIR"] = str(output / "log")
             variables.update(arguments.loongkit)
@@ -257,6 +259,7 @@ def main() -> int:
     )
     parser.add_argument("--pairs", type=int, default=2, help="runs of each kind (default: 2)")
     parser.add_argument("--steps", type=int, help="iterations (default: the example's own)")
+    parser.add_argument("--threads", type=int, help="threads of a training (default: torch's own)")
     parser.add_argument("--device", choices=("cpu", "any"), default="cpu")
     parser.add_argument(
         "--no-yardstick", dest="yardstick", action="store_false", help="no run one ulp away"

@@ -44,7 +44,7 @@ class Trained:
         if settings:
             command = [str(Path(sys.executable).parent / "loongkit-run"), *command]
         # One thread: with more, sums are taken in another order from run to run on some machines.
-        variables = {**compare.environment("cpu"), "OMP_NUM_THREADS": "1", **settings}
+        variables = {**compare.environment("cpu", threads=1), **settings}
         variables["LOONGKIT_LOGDIR"] = str(folder / "log")
         ended = subprocess.run(
             command, env=variables, capture_output=True, text=True, timeout=300, check=False
