@@ -73,6 +73,16 @@ def test_links_resolve(page: Path) -> None:
     assert not broken
 
 
+def test_the_tests_that_the_docs_name_exist() -> None:
+    missing = set()
+    for page in PAGES:
+        for file, test in re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text("utf-8")):
+            path = ROOT / "tests" / file
+            if not path.is_file() or f"def {test}(" not in path.read_text("utf-8"):
+                missing.add(f"{file}::{test}")
+    assert missing == set()
+
+
 def test_generated_parts_are_current() -> None:
     result = children.run("tools/build_docs.py", "--check", cwd=ROOT)
     assert result.status == 0, result

@@ -130,7 +130,9 @@ def features_page(features: tuple[Feature, ...]) -> str:
 def _entry(feature: Feature) -> str:
     page = page_of(feature)
     lines = [f"Level {feature.level}. {_sentence(feature.summary)}"]
-    lines += [_sentence(text) for text in (feature.note, feature.guarantee) if text]
+    lines += [_sentence(feature.note)] if feature.note else []
+    if feature.guarantee and feature.implemented:
+        lines.append(f"Guarantee: {feature.guarantee}.")
     lines += [f"Needs {_needs(feature)}."] if feature.requires else []
     if page:
         lines.append(f"[More]({page.name}).")
@@ -198,9 +200,8 @@ def _needs(feature: Feature) -> str:
 
 
 def _sentence(text: str) -> str:
-    first = text.split()[0]
-    text = text[0].upper() + text[1:] if first.isalpha() else text  # torch.compile stays as it is
-    return text.rstrip(".") + "."
+    is_code = "." in text.split()[0]  # torch.compile stays as it is
+    return (text if is_code else text[0].upper() + text[1:]) + "."
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
