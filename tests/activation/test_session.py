@@ -12,16 +12,10 @@ from lab import Lab, wrap
 from loongkit.activation import states
 from loongkit.activation.patching import Patcher
 
-FRAMEWORK = {
-    "framework__": "from framework.one import work\nfrom framework import two",
-    "framework__one": "def work(): return 'work'",
-    "framework__two": "def play(): return 'play'\nlimit = 1",
-}
-
 
 @pytest.fixture(autouse=True)
 def framework(lab: Lab) -> None:
-    lab.write(**FRAMEWORK)
+    lab.write(**laboratory.FRAMEWORK)
 
 
 def test_from_off_to_effective(lab: Lab) -> None:
@@ -214,105 +208,3 @@ def test_a_fault_outside_any_hook_is_one_line_in_the_log(
     assert lab.load("framework").work() == "work"
     (line,) = lab.log("error")
     assert line.startswith("the hooks of framework.one could not be run: ")
-
-
-# Strict -----------------------------------------------------------------------------------------
-
-
-def failing(module: Any, patcher: Patcher) -> None:
-    wrap("work", "a ")(module, patcher)
-    raise ValueError("broken")
-
-
-def skipping(module: Any, patcher: Patcher) -> None:
-    patcher.skip("not here")
-
-
-@pytest.mark.parametrize(
-    ("hook", "text"),
-    [(failing, "failed: ValueError: broken"), (skipping, "skipped: not here")],
-)
-def test_strict_raises_where_it_happens(lab: Lab, hook: laboratory.Hook, text: str) -> None:
-    lab.feature("probe", {"framework.one": hook})
-    lab.arm(PROBE="1", STRICT="1")
-    with pytest.raises(states.StrictError) as caught:
-        lab.load("framework")
-    assert f"probe was asked for by LOONGKIT_PROBE and is {text}." in str(caught.value)
-    assert lab.load("framework").work() == "work"
-
-
-@pytest.mark.parametrize("environ", [{"ALL": "1", "STRICT": "1"}, {"PROBE": "1", "STRICT": "0"}])
-def test_strict_is_for_features_asked_for_by_name(lab: Lab, environ: dict[str, str]) -> None:
-    lab.feature("probe", {"framework.one": failing})
-    lab.arm(**environ)
-    assert lab.load("framework").work() == "work"
-    assert lab.state("probe") == states.FAILED
-
-
-def test_strict_comes_through_the_hook_of_another_feature(lab: Lab) -> None:
-    def hook(module: Any, patcher: Patcher) -> None:
-        patcher.set(module, "limit", 2)
-        __import__("strict_target")
-
-    lab.write(strict_target="def work(): ...")
-    lab.feature("outer", {"framework.two": hook})
-    lab.feature("inner", {"strict_target": failing})
-    lab.arm(ALL="1", INNER="1", STRICT="1")
-    with pytest.raises(states.StrictError, match="inner was asked for"):
-        lab.load("framework")
-    assert lab.load("framework.two").limit == 1
-    assert lab.record("outer").reason == "interrupted by StrictError"
-
-
-# Stars ------------------------------------------------------------------------------------------
-
-
-def test_a_replacement_that_runs_while_its_hook_does(lab: Lab) -> None:
-    def hook(module: Any, patcher: Patcher) -> None:
-        wrap("work", "a ")(module, patcher)
-        module.work()
-        assert not lab.starred("probe")
-
-    lab.feature("probe", {"framework.one": hook})
-    lab.arm(PROBE="1")
-    lab.load("framework")
-    assert lab.starred("probe")
-    assert lab.log("info")[1:] == ["probe: armed -> patched", "probe: patched -> effective"]
-
-
-def test_no_star_for_a_feature_that_ran_and_then_failed_to_be_applied(lab: Lab) -> None:
-    def hook(module: Any, patcher: Patcher) -> None:
-        wrap("work", "a ")(module, patcher)
-        kept.append(module.work)
-        assert module.work() == "a work"
-        raise ValueError
-
-    kept: list[Any] = []
-    lab.feature("probe", {"framework.one": hook})
-    lab.arm(PROBE="1")
-    lab.load("framework")
-    assert kept[0]() == "work"
-    assert not lab.starred("probe") and lab.state("probe") == states.FAILED
-
-
-def test_a_mark_that_comes_after_the_feature_is_out_lights_nothing(lab: Lab) -> None:
-    patchers: list[Patcher] = []
-
-    def hook(module: Any, patcher: Patcher) -> None:
-        patchers.append(patcher)
-
-    lab.feature("probe", {"framework.one": hook})
-    lab.arm(PROBE="1")
-    lab.load("framework")
-    patchers[0].give_up("late fault")
-    patchers[0].mark()
-    assert not lab.starred("probe") and lab.state("probe") == states.FAILED
-
-
-def test_marks_are_kept_by_the_feature_s_place(lab: Lab) -> None:
-    lab.feature("first", {"framework.one": wrap("work", "a ")})
-    lab.feature("second", {"framework.two": wrap("play", "b ")})
-    lab.arm(ALL="1")
-    lab.load("framework").two.play()
-    assert (lab.starred("first"), lab.starred("second")) == (False, True)
-    assert lab.session.positions == {"first": 0, "second": 1}

@@ -19,6 +19,14 @@ from loongkit.activation.patching import Patcher
 
 Hook = Callable[[Any, Patcher], None]
 
+#: A package to hook, whose names others have taken by `from … import`.
+FRAMEWORK = {
+    "framework__": "from framework.one import work\nfrom framework import two",
+    "framework__one": "def work(): return 'work'",
+    "framework__two": "def play(): return 'play'\nlimit = 1",
+    "user": "from functools import partial\nfrom framework import work\nheld = partial(work)",
+}
+
 
 class Lab:
     """Writes modules, declares features, arms a session for them, and reads its log."""

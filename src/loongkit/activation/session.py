@@ -33,8 +33,9 @@ class Session:
         self.patchers: dict[str, Patcher] = {}
         self.watchers: dict[str, list[str]] = {}
         self.finder: hooks.PostImportFinder | None = None
-        #: Modules whose import had begun and not ended when Loongkit was armed.
-        self.unfinished: set[str] = set()
+        #: Modules whose import had begun and not ended when Loongkit was armed, each with the
+        #: features that wait for that end.
+        self.unfinished: dict[str, list[str]] = {}
         self._marks: Marks | None = None
 
     @property
@@ -97,7 +98,7 @@ class Session:
 
         """
         try:
-            self.unfinished.discard(name)
+            self.unfinished.pop(name, None)
             self._run_hooks(name, module, self.watchers.get(name, []), late=False)
             for other in list(self.unfinished):
                 self._retry(other)
@@ -113,6 +114,7 @@ class Session:
         module = sys.modules.get(name)
         if module is None:
             return
+        features = [feature for feature in self.watchers[name] if feature in fresh]
         stage, spec = hooks.import_stage(module)
         if stage == hooks.POSTPONED and spec is not None:
             finder.hook(name, spec)
@@ -120,10 +122,9 @@ class Session:
             # It may not define yet what a hook looks for. Nothing tells when its import ends, so
             # after each import from now on we look whether it has.
             logs.debug(f"{name} is being imported right now: its hooks wait until that is done")
-            self.unfinished.add(name)
+            self.unfinished.setdefault(name, []).extend(features)
             finder.watches_all = True
         else:
-            features = [feature for feature in self.watchers[name] if feature in fresh]
             self._run_hooks(name, module, features, late=True)
 
     def _retry(self, name: str) -> None:
@@ -131,14 +132,9 @@ class Session:
         module = sys.modules.get(name)
         if module is not None and hooks.import_stage(module)[0] == hooks.EXECUTING:
             return
-        self.unfinished.discard(name)
+        features = self.unfinished.pop(name, [])
         if module is not None:  # None: it has failed, and a second attempt comes by the finder
-            waiting = [
-                feature
-                for feature in self.watchers.get(name, [])
-                if self.records[feature].state == states.ARMED
-            ]
-            self._run_hooks(name, module, waiting, late=True)
+            self._run_hooks(name, module, features, late=True)
 
     def _run_hooks(self, name: str, module: ModuleType, features: list[str], late: bool) -> None:
         if name == OPTIMIZER_MODULE:
@@ -274,8 +270,9 @@ def _run_support_hooks(
         module = sys.modules.get(target)
         if module is None:
             continue
-        waiting = target not in record.supported and hooks.import_stage(module)[0] == hooks.EXECUTED
-        if target == name or waiting:
+        done = target in record.supported
+        executed_now = target == name and not patcher.late
+        if executed_now or (not done and hooks.import_stage(module)[0] == hooks.EXECUTED):
             record.supported.add(target)
             outer, patcher.late = patcher.late, patcher.late or target != name
             try:
