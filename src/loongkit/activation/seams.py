@@ -172,6 +172,13 @@ def _make_dispatcher(seam: Seam, like: Callable[..., Any]) -> Callable[..., Any]
     def dispatcher(*args: Any, **kwargs: Any) -> Any:
         return seam.call(*args, **kwargs)
 
+    names = getattr(like, "__globals__", None)
+    if names is not None:
+        # torch.jit.script reads the original's source through __wrapped__, and looks up the names
+        # in it among the globals of the function that it was given: those of the original, then.
+        # (torch.distributed.optim scripts torch's functional optimisers when it is imported.)
+        kind, code = type(dispatcher), dispatcher.__code__
+        dispatcher = kind(code, names, like.__name__, None, dispatcher.__closure__)
     copy_metadata(like, dispatcher)
     return dispatcher
 
