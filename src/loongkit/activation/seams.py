@@ -177,8 +177,9 @@ def _make_dispatcher(seam: Seam, like: Callable[..., Any]) -> Callable[..., Any]
         # torch.jit.script reads the original's source through __wrapped__, and looks up the names
         # in it among the globals of the function that it was given: those of the original, then.
         # (torch.distributed.optim scripts torch's functional optimisers when it is imported.)
-        kind, code = type(dispatcher), dispatcher.__code__
-        dispatcher = kind(code, names, like.__name__, None, dispatcher.__closure__)
+        function_type: Any = type(dispatcher)
+        code, cells = dispatcher.__code__, dispatcher.__closure__
+        dispatcher = function_type(code, names, like.__name__, None, cells)
     copy_metadata(like, dispatcher)
     return dispatcher
 
