@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 
 from loongkit import __version__
@@ -97,8 +96,11 @@ def warn_of_isolation(words: list[str]) -> None:
 
 def _restore_signals() -> None:
     """Undo what Python does for itself at start: a command would inherit the two as ignored."""
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored, signal.SIG_DFL)
+    # Not `signal`: a file of that name on the user's PYTHONPATH stands before the library's.
+    import _signal  # type: ignore[import-not-found]
+
+    for ignored in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(ignored, _signal.SIG_DFL)
 
 
 def _say(text: str) -> None:

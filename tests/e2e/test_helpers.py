@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import children
@@ -206,12 +207,10 @@ def test_helpers_load_what_tells_them_apart_and_no_more(
 
 def test_torch_s_own_worker_command_lines() -> None:
     """The files that torch starts for itself lie where we look for them."""
-    pytest.importorskip("torch")
-    code = (
-        "import os, torch._inductor as inductor; folder = os.path.dirname(inductor.__file__)\n"
-        "print(os.path.join(folder, 'compile_worker', '__main__.py'))\n"
-        "print(os.path.join(folder, '__autotune_main__.py'))"
-    )
-    for path in children.run("-c", code).out.split():
-        assert Path(path).is_file()
-        assert process.kind(["python", path]) == process.HELPER
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        pytest.skip("torch is not installed here")
+    inductor = Path(torch.origin).parent / "_inductor"
+    for path in (inductor / "compile_worker" / "__main__.py", inductor / "__autotune_main__.py"):
+        assert path.is_file()
+        assert process.kind(["python", str(path)]) == process.HELPER

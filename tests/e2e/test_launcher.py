@@ -214,6 +214,20 @@ def test_arguments_are_kept_byte_for_byte(launcher: Path) -> None:
         assert done.stdout == b"\xff\xfe|\xc3\xa9|a\nb||-c|"
 
 
+@pytest.mark.parametrize("python", children.interpreters())
+def test_modules_of_the_user_with_names_of_the_library(
+    python: str, launcher: Path, tmp_path: Path
+) -> None:
+    """PYTHONPATH stands before the standard library: a project's `signal.py` is what one gets."""
+    names = ("signal", "enum", "re", "typing", "types", "logging", "inspect", "json")
+    copies.write(tmp_path, {f"{name}.py": "raise SystemExit('theirs')\n" for name in names})
+    env = children.clean_env(PYTHONPATH=str(tmp_path), LOONGKIT_ALL="3", LOONGKIT_NUMA_AFFINITY="1")
+    plain = children.run("-c", "print(1)", python=python, env=env)
+    ours = children.run_command(launcher, python, "-c", f"{ARMED}; print(1)", env=env)
+    assert plain.out == "1\n"
+    assert ours.seen_by_user == (b"True\n1\n", b"", 0)
+
+
 def test_open_files_are_inherited(launcher: Path, tmp_path: Path) -> None:
     with open(tmp_path / "file", "w") as file:
         number = file.fileno()

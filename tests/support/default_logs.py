@@ -37,14 +37,10 @@ def run(
 
 
 def _take(pid: int) -> str:
-    """Return the text of a finished process's log file and remove it, and the folder if empty."""
+    """Return the text of a finished process's log file and remove it."""
     text = ""
     for folder in FOLDERS:
         for name in glob.glob(f"{folder}/loongkit-*-{pid}.log"):
             text += Path(name).read_text(encoding="utf-8")
             os.unlink(name)
-        try:
-            os.rmdir(folder)
-        except OSError:
-            pass  # not ours alone, or not there
     return text
