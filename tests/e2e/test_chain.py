@@ -180,14 +180,12 @@ def test_our_folder_more_than_once(python: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("python", ANY)
 def test_our_folder_by_two_names_from_a_pth_file(python: str, tmp_path: Path) -> None:
     """Entries that no part of Python has tidied: the search must still come to an end."""
-    made = children.run("-m", "venv", "--without-pip", tmp_path / "venv", python=python)
-    assert made.status == 0, made
-    site_packages = next((tmp_path / "venv" / "lib").glob("python3*")) / "site-packages"
+    other, site_packages = copies.virtual_environment(python, tmp_path / "venv")
     names = [f"{children.PRELUDE}/", f"{children.PRELUDE}/../prelude", str(children.PRELUDE)]
     line = f"import sys; sys.path[:0] = {names!r}\n"
     copies.write(site_packages, {"ours.pth": line, "sitecustomize.py": "print('theirs')\n"})
     env = children.clean_env(LOONGKIT_ALL="1")
-    result = children.run("-c", "", python=str(tmp_path / "venv/bin/python"), env=env)
+    result = children.run("-c", "", python=other, env=env)
     assert result.seen_by_user == (b"theirs\n", b"", 0)
 
 
@@ -200,12 +198,10 @@ def test_a_finder_that_ignores_the_path_ends_the_search(tmp_path: Path) -> None:
         f"            return importlib.util.spec_from_file_location(name, {FILE!r})\n"
         "sys.meta_path.insert(0, Finder())\n"
     )
-    made = children.run("-m", "venv", "--without-pip", tmp_path / "venv")
-    assert made.status == 0, made
-    site_packages = next((tmp_path / "venv" / "lib").glob("python3*")) / "site-packages"
+    other, site_packages = copies.virtual_environment(sys.executable, tmp_path / "venv")
     copies.write(site_packages, {"finder.py": finder, "finder.pth": "import finder\n"})
     env = children.with_prelude(LOONGKIT_ALL="1")
-    result = children.run("-c", "print(1)", python=str(tmp_path / "venv/bin/python"), env=env)
+    result = children.run("-c", "print(1)", python=other, env=env)
     assert result.seen_by_user == (b"1\n", b"", 0)
 
 
@@ -227,11 +223,9 @@ def test_the_preludes_of_two_installations(python: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("python", ANY)
 def test_one_in_site_packages_and_the_system_s_own(python: str, tmp_path: Path) -> None:
     """Where conda, EasyBuild and Debian keep theirs: behind every entry of PYTHONPATH."""
-    made = children.run("-m", "venv", "--without-pip", tmp_path / "venv", python=python)
-    assert made.status == 0, made
-    site_packages = next((tmp_path / "venv" / "lib").glob("python3*")) / "site-packages"
+    other, site_packages = copies.virtual_environment(python, tmp_path / "venv")
     copies.write(site_packages, {"sitecustomize.py": "print('theirs', __file__)\n"})
-    plain, ours = both("-c", SHOW, entries=[], python=str(tmp_path / "venv/bin/python"))
+    plain, ours = both("-c", SHOW, entries=[], python=other)
     assert plain.out.startswith("theirs ")
     assert ours.seen_by_user == plain.seen_by_user
     for system in _with_their_own():

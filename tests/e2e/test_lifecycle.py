@@ -235,9 +235,7 @@ def test_the_summary_comes_after_everybody_s_exit_handlers(
 @pytest.mark.parametrize("python", ANY)
 def test_interpreters_that_lack_what_others_have(python: str, tmp_path: Path) -> None:
     """Changed before any sitecustomize runs: no sys.argv (embedded), another implementation."""
-    made = children.run("-m", "venv", "--without-pip", tmp_path / "venv", python=python)
-    assert made.status == 0, made
-    site_packages = next((tmp_path / "venv" / "lib").glob("python3*")) / "site-packages"
+    other, site_packages = copies.virtual_environment(python, tmp_path / "venv")
     code = "import sys; sys.stdout.write(str('loongkit.activation.start' in sys.modules))"
     for change, armed in (
         ("[vars(sys).pop(n, 0) for n in ('argv', 'orig_argv')]", b"True"),
@@ -247,7 +245,7 @@ def test_interpreters_that_lack_what_others_have(python: str, tmp_path: Path) ->
         copies.write(site_packages, {"change.pth": f"import sys; {change}\n"})
         env = children.with_prelude(LOONGKIT_ALL="1", LOONGKIT_STRICT="1")
         shown = code.replace("sys.stdout.write", "(sys.stdout or open('/dev/null', 'w')).write")
-        result = children.run("-c", shown, python=str(tmp_path / "venv/bin/python"), env=env)
+        result = children.run("-c", shown, python=other, env=env)
         assert result.seen_by_user == (armed, b"", 0), change
 
 

@@ -18,13 +18,6 @@ print("loongkit.activation.start" in sys.modules)
 """
 
 
-def environment_of(python: str, folder: Path) -> tuple[str, Path]:
-    """Make a virtual environment with nothing in it; return its interpreter and site-packages."""
-    made = children.run("-m", "venv", "--without-pip", folder, python=python)
-    assert made.status == 0, made
-    return str(folder / "bin" / "python"), next((folder / "lib").glob("python3*")) / "site-packages"
-
-
 def set_version(package: Path, version: str) -> None:
     (package / "__init__.py").write_text(f"__version__ = {version!r}\n", encoding="utf-8")
 
@@ -35,7 +28,7 @@ def test_another_environment_gets_our_package_alone(python: str, tmp_path: Path)
     site = tmp_path / "site-packages"
     package = copies.copy_package(site)
     copies.write(site, {"only_in_the_launchers_environment.py": ""})
-    other, _ = environment_of(python, tmp_path / "other")
+    other, _ = copies.virtual_environment(python, tmp_path / "other")
     job = tmp_path / "job.py"
     job.write_text(
         f"{REPORT}\nprint(sys.path)\n"
@@ -58,7 +51,7 @@ def test_another_environment_gets_our_package_alone(python: str, tmp_path: Path)
 def test_another_version_in_the_childs_own_environment(python: str, tmp_path: Path) -> None:
     """One job, one version: that of the prelude, also for what the child imports itself."""
     ours = copies.copy_package(tmp_path / "ours")
-    other, site_packages = environment_of(python, tmp_path / "other")
+    other, site_packages = copies.virtual_environment(python, tmp_path / "other")
     theirs = copies.copy_package(site_packages)
     set_version(theirs, "9.9.9")
     log = copies.Log(tmp_path / "log")
@@ -192,7 +185,7 @@ def test_another_package_of_our_name_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("python", ANY)
 def test_one_that_was_imported_before_the_prelude(python: str, tmp_path: Path) -> None:
     """A .pth file that imports some other loongkit: it stays, and nothing is said or broken."""
-    other, site_packages = environment_of(python, tmp_path / "other")
+    other, site_packages = copies.virtual_environment(python, tmp_path / "other")
     copies.write(site_packages, {"loongkit/__init__.py": "", "early.pth": "import loongkit\n"})
     result = children.run("-c", REPORT, python=other, env=children.with_prelude(LOONGKIT_ALL="1"))
     expected = f"{site_packages}/loongkit/__init__.py\nFalse\n"

@@ -247,9 +247,7 @@ sys.addaudithook(watch)
 def test_arming_writes_nothing_and_starts_nothing(
     python: str, probe_package: Path, tmp_path: Path
 ) -> None:
-    made = children.run("-m", "venv", "--without-pip", tmp_path / "venv", python=python)
-    assert made.status == 0, made
-    site_packages = next((tmp_path / "venv" / "lib").glob("python3*")) / "site-packages"
+    other, site_packages = copies.virtual_environment(python, tmp_path / "venv")
     copies.write(site_packages, {"audit_hook.py": AUDIT, "audit.pth": "import audit_hook\n"})
     code = (
         "import sys; before = list(sys.seen); open('witness', 'w').close()\n"
@@ -257,9 +255,7 @@ def test_arming_writes_nothing_and_starts_nothing(
         "print(before, len(sys.seen) - len(before))"
     )
     env = copies.with_copy(probe_package, LOONGKIT_ALL="3", PYTHONDONTWRITEBYTECODE="1")
-    result = children.run(
-        "-c", code, python=str(tmp_path / "venv/bin/python"), env=env, cwd=tmp_path
-    )
+    result = children.run("-c", code, python=other, env=env, cwd=tmp_path)
     assert result.seen_by_user == (b"armed\n[] 1\n", b"", 0)
 
 

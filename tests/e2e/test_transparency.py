@@ -226,9 +226,7 @@ def test_multiprocessing(python: str, method: str, folder: Path, tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def python_without_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
-    place = tmp_path_factory.mktemp("bare")
-    assert children.run("-m", "venv", "--without-pip", place).status == 0
-    return str(place / "bin" / "python")
+    return copies.virtual_environment(sys.executable, tmp_path_factory.mktemp("bare"))[0]
 
 
 def test_torch_absent(python_without_torch: str, folder: Path, tmp_path: Path) -> None:

@@ -53,6 +53,13 @@ def copy_with_feature(folder: Path, source: str = PROBE) -> Path:
     return jobs.Package(folder, probe=source).site / "loongkit"
 
 
+def virtual_environment(python: str, folder: Path) -> tuple[str, Path]:
+    """Make one with nothing in it; return its interpreter and its site-packages."""
+    made = children.run("-m", "venv", "--without-pip", folder, python=python)
+    assert made.status == 0, made
+    return str(folder / "bin" / "python"), next((folder / "lib").glob("python3*")) / "site-packages"
+
+
 def with_copy(package: Path, *entries: str | Path, **changes: str) -> dict[str, str]:
     """The environment of a job with a copy's prelude, and further entries, on PYTHONPATH."""
     path = ":".join(map(str, (package / "prelude", *entries)))
