@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -15,29 +13,6 @@ import default_logs
 import pytest
 
 ARMED = "import sys; print('loongkit.activation.start' in sys.modules)"
-SHOW_PATH = "import os; print(os.environ['PYTHONPATH'])"
-
-
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What pip makes of the entry point: a script that runs in any environment."""
-    return write_launcher(tmp_path_factory.mktemp("bin"), children.SOURCE)
-
-
-def write_launcher(folder: Path, source: Path) -> Path:
-    return script(
-        folder / "loongkit-run",
-        f"#!{sys.executable}\n"
-        f"import sys; sys.path.insert(0, {str(source)!r})\n"
-        "from loongkit.launcher import main\n"
-        "sys.exit(main())\n",
-    )
-
-
-def script(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
 
 
 def test_the_command_takes_over_the_process(launcher: Path) -> None:
@@ -88,8 +63,8 @@ def test_what_cannot_be_run_is_said_in_one_line(
 ) -> None:
     (tmp_path / "a-folder").mkdir()
     (tmp_path / "not-executable").write_text("#!/bin/bash\n")
-    script(tmp_path / "no-first-line", "echo hello\n")
-    script(tmp_path / "lost-interpreter", "#!/nowhere/bash\n")
+    copies.script(tmp_path / "no-first-line", "echo hello\n")
+    copies.script(tmp_path / "lost-interpreter", "#!/nowhere/bash\n")
     env = children.clean_env(PATH=f"{tmp_path}:/usr/bin:/bin")
     result = children.run_command(launcher, name.format(tmp_path), "argument", env=env)
     assert result.status == status
@@ -104,7 +79,7 @@ def test_a_command_in_a_folder_of_the_path(launcher: Path, tmp_path: Path) -> No
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "job").write_text("#!/bin/bash\n")
     (tmp_path / "three").mkdir()
-    script(tmp_path / "three" / "job", "#!/bin/bash\necho found $1\n")
+    copies.script(tmp_path / "three" / "job", "#!/bin/bash\necho found $1\n")
     path = ":".join(str(tmp_path / name) for name in ("one", "two", "three"))
     result = children.run_command(
         launcher, "job", "it", env=children.clean_env(PATH=f"{path}:/bin")
@@ -113,7 +88,7 @@ def test_a_command_in_a_folder_of_the_path(launcher: Path, tmp_path: Path) -> No
 
 
 def test_a_bash_script_and_what_it_starts(launcher: Path, tmp_path: Path) -> None:
-    job = script(
+    job = copies.script(
         tmp_path / "job.sh",
         f'#!/bin/bash\ncd / && {sys.executable} -c "{ARMED}"\necho "$1" >&2\nexit 7\n',
     )
@@ -128,7 +103,7 @@ def test_project_scripts_that_put_a_folder_before_pythonpath(
     launcher: Path, tmp_path: Path
 ) -> None:
     """As BEVFormer's and UniAD's `dist_train.sh` do; a sitecustomize there would win over ours."""
-    job = script(
+    job = copies.script(
         tmp_path / "dist_train.sh",
         "#!/usr/bin/env bash\n"
         f'PYTHONPATH="$(dirname $0)/..":$PYTHONPATH {sys.executable} -c "{ARMED}"\n',
@@ -139,7 +114,7 @@ def test_project_scripts_that_put_a_folder_before_pythonpath(
 
 def test_a_launcher_of_workers_like_torchrun(launcher: Path, tmp_path: Path) -> None:
     """A console script that starts one interpreter for each rank, with variables of its own."""
-    torchrun = script(
+    torchrun = copies.script(
         tmp_path / "torchrun",
         f"#!{sys.executable}\n"
         "import os, subprocess, sys\n"
@@ -166,83 +141,9 @@ def test_forms_of_starting_python(python: str, launcher: Path, tmp_path: Path) -
         assert result.seen_by_user == (b"True\n__main__\n", b"", 0)
 
 
-def test_nested_launchers_put_the_folder_there_once(launcher: Path) -> None:
-    env = children.clean_env(LOONGKIT_ALL="3")
-    nested = [launcher, launcher, launcher, sys.executable, "-c"]
-    result = children.run_command(*nested, SHOW_PATH, env=env)
-    assert result.seen_by_user == (f"{children.PRELUDE}\n".encode(), b"", 0)
-    assert children.run_command(*nested, ARMED, env=env).seen_by_user == (b"True\n", b"", 0)
-
-
-def test_a_nested_job_is_a_job_of_its_own(launcher: Path) -> None:
-    env = children.clean_env(LOONGKIT_JOB_VERSION="0.0.1", LOONGKIT_JOB_WARNED="LOONGKIT_X")
-    result = children.run_command(launcher, "env", env=env)
-    assert "LOONGKIT_JOB" not in result.out
-
-
-@pytest.mark.parametrize("found", ["/a", "/a::b c", ":", ":/a", "/a:", "relative", "~/x:/é"])
-def test_pythonpath_is_kept_as_found(found: str, launcher: Path) -> None:
-    env = children.clean_env(PYTHONPATH=found)
-    result = children.run_command(launcher, "printenv", "PYTHONPATH", env=env)
-    assert result.seen_by_user == (f"{children.PRELUDE}:{found}\n".encode(), b"", 0)
-    again = children.clean_env(PYTHONPATH=f"{found}:{children.PRELUDE}")
-    result = children.run_command(launcher, "printenv", "PYTHONPATH", env=again)
-    assert result.out == f"{children.PRELUDE}:{found}\n"
-
-
-def test_an_empty_pythonpath_gets_no_empty_entry(launcher: Path) -> None:
-    for env in (children.clean_env(), children.clean_env(PYTHONPATH="")):
-        result = children.run_command(launcher, "printenv", "PYTHONPATH", env=env)
-        assert result.out == f"{children.PRELUDE}\n"
-
-
-def test_the_rest_of_the_environment_is_kept_byte_for_byte(launcher: Path) -> None:
-    """Also in the C locale, where Python would leave a LC_CTYPE of its own to the command."""
-    for locale in ({}, {b"LC_ALL": b"C"}, {b"LANG": b"C"}, {b"LC_CTYPE": b"C.UTF-8"}):
-        env = {b"PATH": os.environb[b"PATH"], b"A": b"\xff\xfe", b"B": b"\xc3\xa9\n", **locale}
-        plain = subprocess.run(["env", "-0"], env=env, capture_output=True, check=True).stdout
-        ours = subprocess.run([launcher, "env", "-0"], env=env, capture_output=True, check=True)
-        added = b"PYTHONPATH=" + os.fsencode(children.PRELUDE) + b"\0"
-        assert sorted(ours.stdout.split(b"\0")) == sorted((plain + added).split(b"\0"))
-
-
-def test_arguments_are_kept_byte_for_byte(launcher: Path) -> None:
-    words = [b"printf", b"%s|", b"\xff\xfe", "é".encode(), b"a\nb", b"", b"-c"]
-    for locale in ("C", "C.UTF-8", "POSIX"):
-        env = children.clean_env(LC_ALL=locale)
-        done = subprocess.run([launcher, *words], env=env, capture_output=True, check=True)
-        assert done.stdout == b"\xff\xfe|\xc3\xa9|a\nb||-c|"
-
-
-@pytest.mark.parametrize("python", children.interpreters())
-def test_modules_of_the_user_with_names_of_the_library(
-    python: str, launcher: Path, tmp_path: Path
-) -> None:
-    """PYTHONPATH stands before the standard library: a project's `signal.py` is what one gets."""
-    names = ("signal", "enum", "re", "typing", "types", "logging", "inspect", "json")
-    copies.write(tmp_path, {f"{name}.py": "raise SystemExit('theirs')\n" for name in names})
-    env = children.clean_env(PYTHONPATH=str(tmp_path), LOONGKIT_ALL="3", LOONGKIT_NUMA_AFFINITY="1")
-    plain = children.run("-c", "print(1)", python=python, env=env)
-    ours = children.run_command(launcher, python, "-c", f"{ARMED}; print(1)", env=env)
-    assert plain.out == "1\n"
-    assert ours.seen_by_user == (b"True\n1\n", b"", 0)
-
-
-def test_open_files_are_inherited(launcher: Path, tmp_path: Path) -> None:
-    with open(tmp_path / "file", "w") as file:
-        number = file.fileno()
-        words = ["bash", "-c", f"echo written >&{number}; ls /proc/self/fd | wc -l"]
-        plain = subprocess.run(words, pass_fds=[number], capture_output=True, check=True)
-        ours = subprocess.run(
-            [launcher, *words], pass_fds=[number], capture_output=True, check=True
-        )
-    assert (tmp_path / "file").read_text() == "written\nwritten\n"
-    assert ours.stdout == plain.stdout  # and no file of ours is left open
-
-
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_may_be_closed(closed: str, launcher: Path, tmp_path: Path) -> None:
-    report = script(
+    report = copies.script(
         tmp_path / "report.sh", "#!/bin/bash\n(ls /proc/$$/fd | tr '\\n' ' ') > report\nexit 5\n"
     )
     seen = []
@@ -278,31 +179,6 @@ def test_its_own_options(launcher: Path) -> None:
     assert children.run_command(launcher, "--", "--help").status == 127
     command = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "--help", "--version"]
     assert children.run_command(launcher, *command).out == "['--help', '--version']\n"
-
-
-def test_an_install_path_with_a_colon(tmp_path: Path) -> None:
-    copies.copy_package(tmp_path / "a:b")
-    launcher = write_launcher(tmp_path, tmp_path / "a:b")
-    env = children.clean_env(LOONGKIT_ALL="1", PYTHONPATH="/mine")
-    result = children.run_command(launcher, sys.executable, "-c", f"{SHOW_PATH}; {ARMED}", env=env)
-    assert (result.out, result.status) == ("/mine\nFalse\n", 0)
-    assert result.err.startswith("loongkit-run: ") and result.err.count("\n") == 1
-    assert "':'" in result.err and str(tmp_path / "a:b") in result.err
-    use_import = f"import sys; sys.path.insert(0, {str(tmp_path / 'a:b')!r}); import loongkit.all"
-    result = children.run("-c", f"{use_import}; {ARMED}", env=env)
-    assert result.seen_by_user == (b"True\n", b"", 0)
-
-
-def test_a_relative_or_linked_start_writes_a_real_absolute_path(tmp_path: Path) -> None:
-    package = copies.copy_package(tmp_path / "real")
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    code = "from loongkit.launcher import main; main()"
-    for source in ("link", "real", str(tmp_path / "link")):
-        env = children.clean_env(PYTHONPATH=source)
-        result = children.run_command(
-            *(sys.executable, "-c", code, sys.executable, "-c", SHOW_PATH), env=env, cwd=tmp_path
-        )
-        assert result.out == f"{package / 'prelude'}:{source}\n"
 
 
 @pytest.mark.parametrize(

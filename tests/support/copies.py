@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import children
@@ -64,6 +65,24 @@ def with_copy(package: Path, *entries: str | Path, **changes: str) -> dict[str, 
     """The environment of a job with a copy's prelude, and further entries, on PYTHONPATH."""
     path = ":".join(map(str, (package / "prelude", *entries)))
     return children.clean_env(PYTHONPATH=path, **changes)
+
+
+def script(path: Path, text: str) -> Path:
+    """Write an executable file."""
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def write_launcher(folder: Path, source: Path) -> Path:
+    """Write `loongkit-run` as pip does for a package in ``source``: it runs in any environment."""
+    return script(
+        folder / "loongkit-run",
+        f"#!{sys.executable}\n"
+        f"import sys; sys.path.insert(0, {str(source)!r})\n"
+        "from loongkit.launcher import main\n"
+        "sys.exit(main())\n",
+    )
 
 
 class Log:
