@@ -6,6 +6,9 @@ The runs take turns (without, with, with, without …), because a machine is rar
 minute as in the next. All have the same seed. One more run, without Loongkit, starts with each
 weight moved to the next representable number: by how much its losses move is what rounding alone
 does to this training, the yardstick for the difference that Loongkit makes.
+
+Each training has one thread, as under torchrun: with as many as there are cores, one other busy
+process on the machine makes all of them wait for the slowest at every step.
 """
 
 from __future__ import annotations
@@ -108,12 +111,12 @@ class Detector:
 EXAMPLES: dict[str, Classifier | Detector] = {e.name: e for e in (Classifier(), Detector())}
 
 
-def environment(device: str, threads: int | None = None) -> dict[str, str]:
+def environment(device: str, threads: int) -> dict[str, str]:
     """The environment of every run: nothing of Loongkit's, and the CPU unless asked otherwise."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith("LOONGKIT_")}
     if device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    if threads:
+    if threads:  # 0: as many as torch likes
         variables["OMP_NUM_THREADS"] = str(threads)
     variables["PYTHONUNBUFFERED"] = "1"  # progress as it happens
     # For the hook that moves the weights; every run has it, so that all are alike.
@@ -259,7 +262,12 @@ def main() -> int:
     )
     parser.add_argument("--pairs", type=int, default=2, help="runs of each kind (default: 2)")
     parser.add_argument("--steps", type=int, help="iterations (default: the example's own)")
-    parser.add_argument("--threads", type=int, help="threads of a training (default: torch's own)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="threads of a training (default: 1, as torchrun sets it; 0: torch's own number)",
+    )
     parser.add_argument("--device", choices=("cpu", "any"), default="cpu")
     parser.add_argument(
         "--no-yardstick", dest="yardstick", action="store_false", help="no run one ulp away"
