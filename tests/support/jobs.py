@@ -67,6 +67,7 @@ class Job:
         self.logs = [
             path.read_text(encoding="utf-8", errors="surrogateescape")
             for path in sorted(log_folder.glob("*.log"))
+            if path.is_file()  # a test may plant a pipe
         ]
 
     @property

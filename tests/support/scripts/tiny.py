@@ -9,7 +9,7 @@ whose workers draw random numbers too. One thread: more would change the sums.
 import sys
 
 if "--import-first" in sys.argv:
-    import loongkit.all
+    import loongkit.all  # noqa: F401
 
 import hashlib
 import json
