@@ -112,3 +112,18 @@ def test_a_relative_or_linked_start_writes_a_real_absolute_path(tmp_path: Path) 
             *(sys.executable, "-c", code, sys.executable, "-c", SHOW_PATH), env=env, cwd=tmp_path
         )
         assert result.out == f"{package / 'prelude'}:{source}\n"
+
+
+@pytest.mark.parametrize("value", ["stdout", " STDERR ", "/var/tmp"])
+def test_a_log_target_that_is_no_relative_folder_is_passed_on_as_it_is(value):
+    from loongkit import launcher
+
+    env = children.clean_env(LOONGKIT_LOGDIR=value)
+    assert launcher.environment(env, "/some/prelude")["LOONGKIT_LOGDIR"] == value
+
+
+def test_a_relative_log_folder_stays_the_same_for_children_elsewhere(tmp_path):
+    code = "import os, subprocess, sys; os.chdir('/'); subprocess.run([sys.executable, '-c', ''])"
+    settings = {"LOONGKIT_ALL": "1", "LOONGKIT_LOGLEVEL": "debug", "LOONGKIT_LOGDIR": "logs"}
+    children.run("-c", code, env=children.with_prelude(**settings), cwd=tmp_path)
+    assert len(list((tmp_path / "logs").glob("*.log"))) == 2

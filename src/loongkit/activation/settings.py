@@ -6,11 +6,13 @@ be read counts as if it were not set.
 
 from __future__ import annotations
 
+import os
+
 from loongkit.activation import PREFIX, _index
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, MutableMapping
 
     Value = bool | int | str
 
@@ -244,3 +246,14 @@ def disabled(settings: Settings) -> list[str]:
     words = (word.strip().lower() for word in settings.text("LOONGKIT_DISABLE").split(","))
     prefix = PREFIX.lower()
     return [word[len(prefix) :] if word.startswith(prefix) else word for word in words if word]
+
+
+def keep_log_folder(environ: MutableMapping[str, str]) -> None:
+    """Make a relative LOONGKIT_LOGDIR absolute, so that children elsewhere log there too."""
+    folder = environ.get("LOONGKIT_LOGDIR", "").strip()
+    if not folder or folder.lower() in ("stdout", "stderr") or os.path.isabs(folder):
+        return
+    try:
+        environ["LOONGKIT_LOGDIR"] = os.path.abspath(folder)
+    except OSError:
+        pass  # the working folder is gone: then no child is in it either
