@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import statistics
@@ -95,7 +96,8 @@ class Detector:
 
     def progress(self, line: str) -> str:
         """What to show of a line of output; empty: nothing."""
-        return line.partition("- INFO - ")[2] if "Iter(train)" in line else ""
+        found = re.search(r"Iter\(train\) \[ *(\d+/\d+)\].* (loss: \S+)", line)
+        return f"iteration {found[1]}  {found[2]}" if found else ""
 
     def read(self, folder: Path, run: Run) -> None:
         """Take losses and durations from MMEngine's log."""
@@ -274,12 +276,17 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, help="write everything to this file as well")
     arguments = parser.parse_args()
+    load = os.getloadavg()[0]
     try:
         result = compare(carry_out(arguments))
     except RunFailed as error:
         print(f"compare: {error}", file=sys.stderr)
         return 1
     show(result)
+    if load > 0.5 * (os.cpu_count() or 1):
+        print(
+            f"\nThe machine was busy before this began (load {load:.1f}): speeds say little here."
+        )
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0

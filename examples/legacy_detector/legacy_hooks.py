@@ -9,12 +9,14 @@ from mmcv.runner import HOOKS, Hook, LoggerHook
 
 @HOOKS.register_module()
 class LossFileHook(LoggerHook):
-    """Writes what TextLoggerHook logs, which rounds to five digits, as it is: a line of JSON each.
+    """Writes losses and times of each training iteration as one line of JSON, without rounding.
 
-    The file is ``losses.json`` in the work folder.
+    TextLoggerHook rounds to five digits. The file is ``losses.json`` in the work folder.
     """
 
     def log(self, runner):
+        if self.get_mode(runner) != "train":
+            return
         record = {"iter": self.get_iter(runner), **runner.log_buffer.output}
         with open(osp.join(runner.work_dir, "losses.json"), "a") as file:
             file.write(json.dumps(record) + "\n")
