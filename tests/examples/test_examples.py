@@ -118,8 +118,11 @@ def test_fused_adamw_moves_losses_no_further_than_rounding_does(trained, example
 def test_own_environment_is_all_that_differs(monkeypatch):
     monkeypatch.setenv("LOONGKIT_ALL", "3")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    variables = compare.environment("cpu")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    variables = compare.environment("cpu", threads=0)
     assert "LOONGKIT_ALL" not in variables
+    assert variables["OMP_NUM_THREADS"] == "7"
+    assert compare.environment("cpu", threads=1)["OMP_NUM_THREADS"] == "1"
     assert variables["PYTHONPATH"].split(os.pathsep)[-1] == "/elsewhere"
 
 
