@@ -135,6 +135,20 @@ def test_a_child_whose_parent_has_no_marks_makes_its_own(tmp_path: Path, method:
     run(tmp_path, body)
 
 
+def test_a_fork_server_that_has_opened_the_marks_itself(tmp_path: Path) -> None:
+    (tmp_path / "opener.py").write_text("import program\nprogram.MARKS.open()\n")
+    body = """
+    work(1)
+    sys.path.insert(0, os.getcwd())
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["opener"])
+    start("forkserver", work, 2)
+    start("forkserver", check, 1)
+    assert found(1, 2) == [1, 2]
+    """
+    run(tmp_path, body)
+
+
 def test_a_process_of_another_version_makes_its_own(tmp_path: Path) -> None:
     body = """
     work(1)
@@ -153,6 +167,9 @@ def test_a_job_started_inside_the_job_lights_nothing_here(tmp_path: Path) -> Non
         "assert MARKS.shared and not MARKS.is_set(1)\\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+    # Nor do the children of one that has no marks itself.
+    quiet = "import program; program.start('spawn', program.work, 4)"
+    subprocess.run([sys.executable, "-c", quiet], check=True)
     nested = "import program; program.work(2); program.start('spawn', program.work, 3); " \\
         "assert program.found(1, 2, 3) == [2, 3]"
     subprocess.run([sys.executable, "-c", nested], check=True)
@@ -160,7 +177,7 @@ def test_a_job_started_inside_the_job_lights_nothing_here(tmp_path: Path) -> Non
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-c", code])
     assert os.waitpid(pid, 0)[1] == 0
-    assert found(1, 2, 3) == [1]
+    assert found(1, 2, 3, 4) == [1]
     """
     run(tmp_path, body)
 

@@ -230,6 +230,13 @@ def test_inherited_static_and_class_methods(module: Any) -> None:
         assert name not in vars(module.Special)
 
 
+def test_an_inherited_static_method_that_is_given_an_instance(module: Any) -> None:
+    seams.seam_at(module.Special, "fixed").add("a", lambda original, x: ("a", original(x)))
+    seams.seam_at(module.Tool, "fixed").add("b", prefix("b"))
+    special = module.Special()
+    assert special.fixed(special) == ("a", f"b fixed {special}")
+
+
 @pytest.mark.parametrize("order", ["base first", "subclass first"])
 def test_a_base_class_and_its_subclass(module: Any, order: str) -> None:
     owners = [module.Base, module.Tool]

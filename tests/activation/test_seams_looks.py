@@ -49,6 +49,24 @@ def test_marks_of_frameworks_come_along_except_those_of_the_compiler(module: Any
     assert not hasattr(module.work, "_torchdynamo_orig_callable")
 
 
+def test_a_script_compiler_finds_the_names_of_the_original(module: Any) -> None:
+    """torch.jit.script reads the original's source, and looks up names where we say we live."""
+    before = module.work
+    seams.seam_at(module, "work").add("a", prefix("a"))
+    assert module.work is not before
+    assert module.work.__globals__ is before.__globals__ is vars(module)
+
+
+def test_a_function_whose_wrapped_original_is_itself(module: Any) -> None:
+    original = module.work
+    original.__wrapped__ = original
+    seam = seams.seam_at(module, "work")
+    seam.add("a", prefix("a"))
+    assert seam.reachable and module.work(1) == "a " + original(1)
+    seam.remove("a")
+    assert module.work is original
+
+
 def test_a_built_in_function_without_signature(module: Any) -> None:
     module.first = next
     seam = seams.seam_at(module, "first")

@@ -205,6 +205,7 @@ def test_the_names_for_our_own_children_are_known(name: str) -> None:
         "SERVICE_HOST",
         "SERVICE_PORT",
         "SERVICE_PORT_HTTP",
+        "SERVICE_PORTS",
         "PORT",
         "PORT_80_TCP",
         "PORT_80_TCP_ADDR",

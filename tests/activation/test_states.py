@@ -30,7 +30,7 @@ def test_the_words_are_those_of_the_contract() -> None:
 def test_a_record_starts_as_it_was_decided() -> None:
     assert record(on=True).state == states.ENABLED
     assert record(on=False).state == states.OFF
-    assert record().name == "probe"
+    assert (record().name, record().reason) == ("probe", "")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,8 @@ def test_each_change_is_one_line_at_once(lab: Lab) -> None:
     made.move(states.SKIPPED, "no such\nmodule")
     assert lab.log()[1:] == [r"INFO probe: armed -> skipped (no such\nmodule)"]
     assert made.reason == "no such\nmodule"
+    made.move(states.SKIPPED, "another reason")
+    assert lab.log()[2:] == ["INFO probe: skipped -> skipped (another reason)"]
 
 
 @pytest.mark.parametrize("state", [states.SKIPPED, states.FAILED])

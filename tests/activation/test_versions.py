@@ -140,6 +140,8 @@ def test_the_first_unmet_requirement_is_the_reason(monkeypatch: pytest.MonkeyPat
         ("__version__ = read()\n", None),
         ("__version__ = '1.7.2\n", None),
         ("__version__ = ''\n", None),
+        ("__version__\n", None),
+        ("__version__ = a.a\n", None),
         ("my__version__ = '1'\n", None),
     ],
 )

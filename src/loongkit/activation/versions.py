@@ -107,8 +107,8 @@ def version_in_file(folders: list[str]) -> str | None:
         except (OSError, UnicodeError):
             continue
         for line in lines:
-            left, equals, right = line.partition("=")
-            if equals and left.split(":")[0].strip() == "__version__":
+            left, _, right = line.partition("=")
+            if left.split(":")[0].strip() == "__version__":
                 value = right.split("#")[0].strip()
                 if len(value) > 2 and value[0] in "'\"" and value[-1] == value[0]:
                     return value[1:-1]
