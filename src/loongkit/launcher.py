@@ -62,7 +62,7 @@ def environment(environ: dict[str, str], folder: str) -> dict[str, str]:
         )
     else:
         changed["PYTHONPATH"] = with_prelude(environ.get("PYTHONPATH"), folder)
-    settings.keep_log_folder(changed)
+    settings.keep_paths(changed)
     return changed
 
 

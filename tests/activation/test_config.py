@@ -268,6 +268,16 @@ def test_a_job_takes_its_settings_from_the_file(tmp_path: Path) -> None:
     assert "armed by import: LOONGKIT_ALL=1;" in result.err
 
 
+def test_a_relative_path_means_the_same_to_children_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("all: 1\nloglevel: debug\nlogdir: stderr\n")
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], cwd='/')"
+    env = children.with_prelude(
+        PYTHONPATH=str(Path(yaml.__file__).parent.parent), LOONGKIT_CONFIG="job.yaml"
+    )
+    result = children.run("-c", child, env=env, cwd=tmp_path)
+    assert result.err.count("armed by prelude: LOONGKIT_ALL=1;") == 2, result
+
+
 def test_the_limit_leaves_room_for_every_setting_with_a_comment() -> None:
     lines = [f"# {'x' * 200}\n{name}: 1\n" for name in settings.known_variables()]
     assert len("".join(lines)) < config.MAX_CHARACTERS / 2

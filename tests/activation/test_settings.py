@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -244,6 +245,41 @@ def test_every_variable_of_the_spec_is_known() -> None:
     for name in SPEC_VARIABLES.split():
         assert f"LOONGKIT_{name}" in known, name
     assert set(known.values()) <= set(settings.PARSERS)
+
+
+def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {
+        "LOONGKIT_CONFIG": " job.yaml ",
+        "LOONGKIT_LOGDIR": "logs/../log",
+        "LOONGKIT_NUMA_AFFINITY_SYSFS": "/recorded/sys",
+        "LOONGKIT_NUMA_AFFINITY_CPUS": "0-3",
+        "OTHER": "path",
+    }
+    settings.keep_paths(environ)
+    assert environ == {
+        "LOONGKIT_CONFIG": str(tmp_path / "job.yaml"),
+        "LOONGKIT_LOGDIR": str(tmp_path / "log"),
+        "LOONGKIT_NUMA_AFFINITY_SYSFS": "/recorded/sys",
+        "LOONGKIT_NUMA_AFFINITY_CPUS": "0-3",
+        "OTHER": "path",
+    }
+
+
+@pytest.mark.parametrize("text", ["", "  ", "stdout", " StdErr "])
+def test_what_is_no_path_stays(text: str) -> None:
+    environ = {"LOONGKIT_LOGDIR": text}
+    settings.keep_paths(environ)
+    assert environ == {"LOONGKIT_LOGDIR": text}
+
+
+def test_a_working_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    environ = {"LOONGKIT_LOGDIR": "log"}
+    settings.keep_paths(environ)
+    assert environ == {"LOONGKIT_LOGDIR": "log"}
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,9 @@ GENERAL: tuple[tuple[str, str, bool | int | str, str], ...] = (
     ),
 )
 
+#: Settings that hold a path.
+PATHS = ("LOONGKIT_CONFIG", "LOONGKIT_LOGDIR", "LOONGKIT_NUMA_AFFINITY_SYSFS")
+
 #: What Loongkit tells its own child processes; not for users.
 JOB_VERSION = "LOONGKIT_JOB_VERSION"
 JOB_WARNED = "LOONGKIT_JOB_WARNED"
@@ -248,12 +251,13 @@ def disabled(settings: Settings) -> list[str]:
     return [word[len(prefix) :] if word.startswith(prefix) else word for word in words if word]
 
 
-def keep_log_folder(environ: MutableMapping[str, str]) -> None:
-    """Make a relative LOONGKIT_LOGDIR absolute, so that children elsewhere log there too."""
-    folder = environ.get("LOONGKIT_LOGDIR", "").strip()
-    if not folder or folder.lower() in ("stdout", "stderr") or os.path.isabs(folder):
-        return
-    try:
-        environ["LOONGKIT_LOGDIR"] = os.path.abspath(folder)
-    except OSError:
-        pass  # the working folder is gone: then no child is in it either
+def keep_paths(environ: MutableMapping[str, str]) -> None:
+    """Make relative paths in settings absolute: they mean the same to children elsewhere."""
+    for variable in PATHS:
+        path = environ.get(variable, "").strip()
+        if not path or path.lower() in ("stdout", "stderr") or os.path.isabs(path):
+            continue
+        try:
+            environ[variable] = os.path.abspath(path)
+        except OSError:
+            return  # the working folder is gone: then no child is in it either

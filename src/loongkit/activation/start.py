@@ -51,7 +51,7 @@ def activate(source: str) -> None:
 
 def configure_log(found: settings.Settings) -> None:
     """Send the log where the settings say; an unusable folder is reported once in a job."""
-    settings.keep_log_folder(os.environ)
+    settings.keep_paths(os.environ)
     logs.configure(
         str(found.value("LOONGKIT_LOGLEVEL") or "warning"),
         found.text("LOONGKIT_LOGDIR") or None,
