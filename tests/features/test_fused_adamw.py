@@ -194,6 +194,18 @@ def test_mixed_types_in_a_group(adamw):
     optimisers.assert_close(found, unset_foreach(build(lambda params: stock(AdamW, params))))
 
 
+def test_adam_with_decoupled_decay():
+    options = {"decoupled_weight_decay": True, "weight_decay": 0.1}
+    try:
+        wanted = optimisers.train(stock(Adam, optimisers.parameters(), **options), range(20))
+    except TypeError:
+        pytest.skip("this torch's Adam has no such option (2.7 and later)")
+    with applied(fused_adam) as feature:
+        found = optimisers.train(Adam(optimisers.parameters(), **options), range(20))
+        assert feature.marks == 20
+    optimisers.assert_close(found, unset_foreach(wanted))
+
+
 def test_float64_as_default_type(adamw):
     torch.set_default_dtype(torch.float64)
     try:

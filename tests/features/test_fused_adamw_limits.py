@@ -91,7 +91,7 @@ def test_subclasses_are_left_alone(adamw):
 
 
 def test_the_function_that_steps_use_is_left_alone_elsewhere(adamw):
-    optimisers.train(AdamW(optimisers.parameters([(3,)])), range(1))
+    stepped = optimisers.train(AdamW(optimisers.parameters([(3,)])), range(1))
     assert adamw.marks == 1
     value, gradient, average, square = (torch.ones(3) for _ in range(4))
     home = sys.modules[AdamW.step.__module__]  # of Adam too, from torch 2.7 on
@@ -100,7 +100,7 @@ def test_the_function_that_steps_use_is_left_alone_elsewhere(adamw):
         amsgrad=False, beta1=0.9, beta2=0.999, lr=0.1, weight_decay=0.0, eps=1e-8, maximize=False,
     )  # fmt: skip
     assert value[0] < 1
-    assert adamw.marks == 1
+    assert adamw.marks == len(stepped.param_groups)
 
 
 def test_complex_parameters(adamw):
@@ -265,7 +265,7 @@ def test_a_fault_of_our_own_costs_nothing_but_the_feature(monkeypatch):
         assert "ZeroDivisionError" in feature.record.reason
 
 
-def test_step_counts_of_an_accelerator_stay_on_the_host(adamw):
+def test_step_counts_of_an_accelerator_stay_on_the_host(adamw, monkeypatch):
     """On an accelerator the kernel gets copies of the counts; "meta" stands in for one here."""
     from loongkit.optim.fused import FusedStep
 
@@ -273,15 +273,18 @@ def test_step_counts_of_an_accelerator_stay_on_the_host(adamw):
     counts = [torch.tensor(value) for value in (4.0, 9.0, 4.0)]
     seen = []
 
-    def update(*lists, fused):
+    def kernel(*lists, **_options):
         seen.extend(lists[5])
-        torch._foreach_add_(lists[5], 1)
 
+    monkeypatch.setattr(torch, "_fused_adamw_", kernel)
+    options = dict.fromkeys(("amsgrad", "lr", "beta1", "beta2", "weight_decay", "eps", "maximize"))
     step = FusedStep(AdamW, fused_adamw.DEFAULT_ON, adamw.patcher)
-    assert step._run_fused(update, [params, gradients, average, square, [], counts], {}) == ""
-    assert [(count.device.type, count.dtype, count.dim()) for count in seen] == [
+    lists = [params, gradients, average, square, [], counts]
+    assert step._run_fused(lists, options) == ""
+    assert {(each.device.type, each.dtype, each.dim()) for each in seen} == {
         ("meta", torch.float32, 0)
-    ] * 3
+    }
+    assert len(seen) == 3
     assert [count.item() for count in counts] == [5.0, 10.0, 5.0]
     assert adamw.marks == 1
 
@@ -290,5 +293,30 @@ def test_copied_step_counts_keep_their_order():
     from loongkit.optim import tensors
 
     copies = tensors.device_steps([torch.ones(1)] * 4, [7.0, 2.0, 7.0, 1.0])
-    torch._foreach_add_(copies, 1)
-    assert [copy.item() for copy in copies] == [8.0, 3.0, 8.0, 2.0]
+    assert [copy.item() for copy in copies] == [7.0, 2.0, 7.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("has_descent", [True, False])
+def test_counting(monkeypatch, dtype, has_descent):
+    from loongkit.optim import tensors
+
+    assert tensors._descent_counts()
+    monkeypatch.setattr(tensors, "_descent_counts", lambda: has_descent)
+    steps = [torch.tensor(float(value), dtype=dtype) for value in (0, 1, 2**23)]
+    tensors.count(steps, 1)
+    assert [step.item() for step in steps] == [1, 2, 2**23 + 1]
+    tensors.count(steps, -1)
+    assert [step.item() for step in steps] == [0, 1, 2**23]
+    assert {step.dtype for step in steps} == {dtype}
+
+
+def test_state_that_does_not_fit_its_parameter_is_left_to_torch(adamw):
+    optimizer = optimisers.train(AdamW(optimisers.parameters([(3,)])), range(2))
+    param = optimisers.all_parameters(optimizer)[0]
+    optimizer.state[param]["exp_avg"] = torch.zeros(3, dtype=torch.float64)
+    param.grad = torch.ones(3)
+    with pytest.raises(RuntimeError, match="dtype"):
+        optimizer.step()
+    assert adamw.marks == 2
+    assert adamw.record.state == states.PATCHED

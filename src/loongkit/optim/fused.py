@@ -2,7 +2,7 @@
 
 The optimiser itself is never changed: no flag in its groups, nothing in its state, no attribute.
 A hook that torch runs before each step notes which optimiser steps; the function that this step
-then calls with its lists of tensors is told ``fused=True`` for that one call. So checkpoints,
+then calls with the lists of a group's tensors is stood in for by the kernel. So checkpoints,
 copies, pickles, GradScaler and added groups see what they would see without us, and taking the
 feature out in the middle of a run leaves a stock optimiser behind.
 """
@@ -43,6 +43,8 @@ _SHARDING_MODULES = (
 #: What FSDP sets on each parameter that it has flattened, also under use_orig_params=True.
 _FSDP_MARK = "_fsdp_flattened"
 
+#: What the kernels take beside the tensors.
+_KERNEL_OPTIONS = ("amsgrad", "lr", "beta1", "beta2", "weight_decay", "eps", "maximize")
 #: Position of the step counts among the lists that a step hands over.
 _STEPS = 5
 
@@ -72,16 +74,6 @@ def _like(  # type: ignore[no-untyped-def]
 ): ...
 
 
-class _Decision:
-    """Whether one group of one optimiser is fused, made when it first steps."""
-
-    __slots__ = ("fused", "mixed")
-
-    def __init__(self, fused: bool, mixed: bool) -> None:
-        self.fused = fused
-        self.mixed = mixed
-
-
 class FusedStep:
     """The feature at work for one exact optimiser class.
 
@@ -96,7 +88,7 @@ class FusedStep:
         self._defaults = defaults
         self._patcher = patcher
         self._stepping = threading.local()
-        self._decisions: weakref.WeakKeyDictionary[Any, dict[Any, _Decision]] = (
+        self._decisions: weakref.WeakKeyDictionary[Any, dict[Any, bool]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -129,17 +121,18 @@ class FusedStep:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
         reference = getattr(self._stepping, "optimizer", None)
-        if reference is None or not _is_left_to_torch(args, kwargs):
+        optimizer = None if reference is None else reference()
+        if optimizer is None or not _is_left_to_torch(args, kwargs):
             return original(*args, **kwargs)
         try:
-            fused, rest = self._split(reference(), list(args))
+            fused, rest = self._split(optimizer, list(args))
         except Exception as error:
             fused, rest, failure = [], [list(args)], f"could not judge the parameters: {error!r}"
         else:
             failure = ""
         for lists in fused:
             if not failure:
-                failure = self._run_fused(original, lists, kwargs)
+                failure = self._run_fused(lists, kwargs)
             if failure:
                 rest.append(lists)
         for lists in rest:
@@ -151,33 +144,27 @@ class FusedStep:
     def _split(self, optimizer: Any, lists: Lists) -> tuple[list[Lists], list[Lists]]:
         """Return the batches to update fused, and those to leave to the original."""
         params, grads = lists[0], lists[1]
-        if not params or not tensors.are_plain(params, grads):
+        if not (params and tensors.are_plain(params, grads) and self._decide(optimizer, params)):
             return [], [lists]
-        decision = self._decision(optimizer, params)
-        if not decision.fused:
+        batches = tensors.uniform_batches(lists)
+        if batches is None:
             return [], [lists]
-        batches = [lists]
-        if decision.mixed:
-            # One kernel call at a time, so that a refusal is met before anything was written.
-            batches = [tensors.pick(lists, at) for at in tensors.by_device_and_dtype(params)]
         fused, rest = [], []
         for batch in batches:
-            plain, odd = _split_by_layout(batch)
-            fused += plain
+            same, odd = _split_by_layout(batch)
+            fused += same
             rest += odd
         return fused, rest
 
-    def _decision(self, optimizer: Any, params: list[torch.Tensor]) -> _Decision:
-        """Return the decision for a group, made anew when its parameters move or change."""
+    def _decide(self, optimizer: Any, params: list[torch.Tensor]) -> bool:
+        """Tell whether a group is fused: decided when it first steps, and when it changes."""
         decisions = self._decisions.setdefault(optimizer, {})
         first = params[0]
         key = (id(first), len(params), first.device, first.dtype)
         found = decisions.get(key)
         if found is None:
             reason = self._reason_against(params)
-            found = decisions[key] = _Decision(
-                not reason, len(tensors.by_device_and_dtype(params)) > 1
-            )
+            found = decisions[key] = not reason
             name = self._class.__name__
             logs.debug(
                 f"{name} over {len(params)} parameters on {first.device}: "
@@ -204,28 +191,41 @@ class FusedStep:
                     return str(allowed)
         return ""
 
-    def _run_fused(
-        self, original: Callable[..., None], lists: Lists, kwargs: dict[str, Any]
-    ) -> str:
+    def _run_fused(self, lists: Lists, kwargs: dict[str, Any]) -> str:
         """Update one batch by the fused kernel; return why it refused, with nothing changed."""
         params, steps = lists[0], lists[_STEPS]
-        before = steps[0].clone()
-        copied = not params[0].is_cpu and tensors.are_on_cpu(steps)
-        used = steps
+        used, counted = steps, False
         try:
-            if copied:
-                used = tensors.device_steps(params, [float(step) for step in steps])
-            original(*lists[:_STEPS], used, **{**kwargs, "fused": True})
-        except Exception as error:
-            # The kernel checks before it writes, but torch has counted the step by then.
-            if not torch.equal(before, steps[0]):
-                torch._foreach_sub_(steps, 1)
+            if not params[0].is_cpu and tensors.are_on_cpu(steps):
+                used = tensors.device_steps(params, [float(step) + 1 for step in steps])
+            else:
+                tensors.count(steps, 1)
+                counted = True
+            self._kernel(kwargs)(*lists[:_STEPS], used, **_options(kwargs, params[0].device))
+        except Exception as error:  # the kernel checks before it writes
+            if counted:
+                tensors.count(steps, -1)
             return f"torch's fused kernel refused parameters on {params[0].device}: {error}"
-        if copied:
-            torch._foreach_add_(steps, 1)
+        if not counted:
+            tensors.count(steps, 1)
         tensors.note_modified(params)
         self._patcher.mark()
         return ""
+
+    def _kernel(self, kwargs: dict[str, Any]) -> Callable[..., None]:
+        # Given from torch 2.7 on, where Adam has the option too.
+        decoupled = kwargs.get("decoupled_weight_decay", self._class is torch.optim.AdamW)
+        kernel: Callable[..., None] = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        return kernel
+
+
+def _options(kwargs: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return what the kernel takes beside the tensors; a rate on another device comes along."""
+    options = {name: kwargs[name] for name in _KERNEL_OPTIONS}
+    rate = options["lr"]
+    if isinstance(rate, torch.Tensor) and not rate.is_cpu and rate.device != device:
+        options["lr"] = rate.to(device, non_blocking=True)
+    return options
 
 
 def _is_left_to_torch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -246,11 +246,14 @@ def _is_left_to_torch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _split_by_layout(lists: Lists) -> tuple[list[Lists], list[Lists]]:
-    """Return (fused, rest): tensors that lie in memory in one order, and the others."""
+    """Return (fused, rest): tensors that lie in memory in one order, and the others.
+
+    ``lists`` are uniform in device and type.
+    """
     params, steps = lists[0], lists[_STEPS]
-    on_cpu = tensors.are_on_cpu(params)
-    if on_cpu and not tensors.are_on_cpu(steps):
-        return [], [lists]  # counts left on another device by a checkpoint
+    on_cpu = params[0].is_cpu
+    if not on_cpu and not tensors.are_on_cpu(steps) and not tensors.are_on(params[0].device, steps):
+        return [], [lists]  # counts partly moved, by an old checkpoint
     odd = tensors.differing_layouts([part for part in lists[:_STEPS] if part], exact=not on_cpu)
     if not odd:
         return [lists], []
