@@ -2,17 +2,25 @@
 PYTHON ?= python3
 TESTS ?=
 
-.PHONY: help setup demo demo-classifier test check lint types contracts generated
+.PHONY: help setup setup-legacy demo demo-classifier demo-legacy test test-main test-legacy \
+	check lint types contracts generated
 
 help:
 	@echo "make setup            set up .venv (the other commands do this first)"
+	@echo "make setup-legacy     set up .venv-legacy, with MMCV 1.x"
 	@echo "make demo             train a detector with and without Loongkit, side by side"
 	@echo "make demo-classifier  the same with a plain PyTorch classifier"
-	@echo "make test             run the whole test suite (TESTS=… : arguments of pytest)"
+	@echo "make demo-legacy      the same with an mmdet 2 detector"
+	@echo "make test             run the whole test suite in both environments"
+	@echo "make test-main        run it in .venv alone (TESTS=… : arguments of pytest)"
+	@echo "make test-legacy      run what needs MMCV 1.x, in .venv-legacy"
 	@echo "make check            lint, types, import contracts, generated files"
 
 setup:
 	$(PYTHON) tools/setup_env.py main
+
+setup-legacy:
+	$(PYTHON) tools/setup_env.py legacy
 
 demo: setup
 	.venv/bin/python examples/compare.py detector
@@ -20,8 +28,18 @@ demo: setup
 demo-classifier: setup
 	.venv/bin/python examples/compare.py classifier
 
-test: setup
-	.venv/bin/python -m pytest $(TESTS)
+demo-legacy: setup-legacy
+	.venv-legacy/bin/python examples/compare.py legacy
+
+# Each part writes down which tests ran; a test that ran in neither environment is an error.
+test: test-main test-legacy
+	.venv/bin/python tools/check_skipped.py .cache/tests-main.json .cache/tests-legacy.json
+
+test-main: setup
+	.venv/bin/python -m pytest -m "not legacy" --outcomes .cache/tests-main.json $(TESTS)
+
+test-legacy: setup-legacy
+	.venv-legacy/bin/python -m pytest -m "legacy or stacks" --outcomes .cache/tests-legacy.json $(TESTS)
 
 check: lint types contracts generated
 

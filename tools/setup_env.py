@@ -1,4 +1,4 @@
-"""Make a Python environment for this repository: ``python3 tools/setup_env.py main``.
+"""Make a Python environment for this repository: ``python3 tools/setup_env.py main`` or ``legacy``.
 
 Makes the virtual environment, installs the pinned packages of ``requirements/``, builds mmcv's
 operators for the CPU (kept as a wheel in a cache folder), and installs Loongkit itself in place.
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mmcv_wheel import mmcv_wheel
-from setup_steps import SetupError, Steps
+from setup_steps import SetupError, Steps, output_of
 
 PROJECT = Path(__file__).resolve().parent.parent
 CACHE = PROJECT / ".cache"
@@ -42,6 +42,8 @@ class Environment(NamedTuple):
     constraints: str
     nodeps: str
     mmcv: str
+    #: A folder whose files go into site-packages as they are.
+    site_files: str = ""
 
 
 ENVIRONMENTS = {
@@ -52,6 +54,15 @@ ENVIRONMENTS = {
         constraints="main-constraints.txt",
         nodeps="main-nodeps.txt",
         mmcv="mmcv==2.1.0",
+    ),
+    "legacy": Environment(
+        folder=".venv-legacy",
+        python="3.11",
+        requirements=("legacy.txt", "dev.txt"),
+        constraints="legacy-constraints.txt",
+        nodeps="legacy-nodeps.txt",
+        mmcv="mmcv-full==1.7.2",
+        site_files="tools/legacy_shim",
     ),
 }
 
@@ -89,6 +100,7 @@ class Setup:
             self._make_venv()
             self._install_packages()
             self._install_mmcv()
+            self._install_site_files()
             packages_stamp.write_text(packages, encoding="utf-8")
         project = packages + _hash_files([PROJECT / "pyproject.toml"])
         if _read(project_stamp) != project:
@@ -100,6 +112,8 @@ class Setup:
         environment = self.environment
         names = (*environment.requirements, environment.constraints, environment.nodeps)
         files = [REQUIREMENTS / name for name in names]
+        if environment.site_files:
+            files += sorted((PROJECT / environment.site_files).glob("*.p*"))
         tools = sorted(Path(__file__).parent / name for name in ("setup_env.py", "mmcv_wheel.py"))
         # The scripts in a virtual environment hold its absolute path.
         return f"{self.venv}\n{_hash_files([*files, *tools])}\n"
@@ -128,6 +142,14 @@ class Setup:
         build = CACHE / f"build{self.environment.folder}"
         wheel = mmcv_wheel(self.steps, self.python, self.environment.mmcv, cache, build)
         self._uv_install("install mmcv", ["--no-deps", str(wheel)])
+
+    def _install_site_files(self) -> None:
+        if not self.environment.site_files:
+            return
+        code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        target = output_of(self.python, code)
+        for file in sorted((PROJECT / self.environment.site_files).glob("*.p*")):
+            shutil.copy(file, target)
 
     def _install_project(self) -> None:
         arguments = ["--no-deps", "--no-build-isolation", "-e", str(PROJECT)]

@@ -1,0 +1,56 @@
+"""The check that no test is skipped everywhere."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+sys.path.insert(0, str(TOOLS))
+check_skipped = importlib.import_module("check_skipped")
+sys.path.remove(str(TOOLS))
+
+
+@pytest.mark.parametrize(
+    ("environments", "missing"),
+    [
+        ([{"a.py::t": "passed"}, {"a.py::t": "skipped"}], []),
+        ([{"a.py::t": "skipped"}, {"a.py::t": "skipped"}], ["a.py::t"]),
+        ([{"a.py::t": "skipped"}, {}], ["a.py::t"]),
+        ([{"a.py": "skipped"}, {"a.py::t": "passed"}], []),
+        ([{"a.py": "skipped"}, {"b.py::t": "passed"}], ["a.py"]),
+        ([{"a.py::t": "failed"}], []),
+    ],
+)
+def test_a_test_has_to_run_somewhere(environments, missing):
+    assert check_skipped.never_run(environments) == missing
+
+
+def test_outcomes_are_written(pytester_folder, tmp_path):
+    found, status = pytester_folder(
+        "import pytest\ndef test_runs(): pass\n@pytest.mark.skip\ndef test_skips(): pass\n"
+    )
+    assert status == 0
+    assert sorted(found.values()) == ["passed", "skipped"]
+
+
+@pytest.fixture
+def pytester_folder(tmp_path):
+    import json
+
+    import children
+
+    def run(text: str):
+        conftest = Path(__file__).resolve().parents[1] / "conftest.py"
+        (tmp_path / "conftest.py").write_text(conftest.read_text(encoding="utf-8"))
+        (tmp_path / "test_some.py").write_text(text)
+        outcomes = tmp_path / "out" / "found.json"
+        result = children.run(
+            "-m", "pytest", "-q", "-p", "no:cacheprovider", "--outcomes", outcomes, cwd=tmp_path
+        )
+        return json.loads(outcomes.read_text()), result.status
+
+    return run
