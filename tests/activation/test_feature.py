@@ -24,6 +24,29 @@ def test_a_feature_is_switched_by_the_variable_of_its_name() -> None:
     assert made.implemented
 
 
+def test_a_declaration_keeps_all_that_is_said() -> None:
+    said: dict[str, object] = {
+        "name": "probe",
+        "level": 2,
+        "group": "operators",
+        "summary": "what",
+        "position": 7,
+        "note": "but",
+        "guarantee": "the same",
+        "requires": ("torch>=2.4.0",),
+        "options": (Option("size", "int", 0, "in MB", always_shown=True),),
+        "default_on": by_device({"cpu": True}),
+        "follows": "other",
+        "depends_on": ("third",),
+        "implemented": False,
+    }
+    made = feature(**said)
+    assert {key: getattr(made, key) for key in said} == said
+    (option,) = made.options
+    assert (option.key, option.kind, option.default) == ("size", "int", 0)
+    assert (option.summary, option.always_shown) == ("in MB", True)
+
+
 def test_an_option_is_set_by_a_variable_below_the_feature_s_own() -> None:
     made = feature(
         options=(
@@ -61,6 +84,17 @@ def test_hooks_are_kept_in_order_with_each_target_once() -> None:
     assert made.hooks == [("b", first), ("b", second), ("a", second)]
     assert made.targets == ("b", "a")
     assert feature().hooks == []
+
+
+def test_support_hooks_are_kept_apart() -> None:
+    made = feature()
+
+    @made.when_imported("helper", support=True)
+    @made.when_imported("main")
+    def hook(module: object, patcher: object) -> None: ...
+
+    assert (made.hooks, made.support_hooks) == ([("main", hook)], [("helper", hook)])
+    assert made.targets == ("main", "helper")
 
 
 def test_defaults_by_device() -> None:

@@ -263,7 +263,7 @@ def test_what_a_module_puts_in_its_place_is_reported(tmp_path: Path, python: str
             import blocked
         except ImportError:
             pass
-        assert names() == ["leaf", "blocked"]
+        assert names() == ["leaf", "blocked"] and fired[1][1] is not None
         """,
         python,
     )

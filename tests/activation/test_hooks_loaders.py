@@ -132,6 +132,27 @@ def test_a_loader_shared_by_several_modules(tmp_path: Path, python: str) -> None
     )
 
 
+def test_a_spec_that_is_hooked_twice_is_reported_once(tmp_path: Path, python: str) -> None:
+    write(tmp_path, leaf="x = 1")
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
+        archive.writestr("zipped.py", "x = 1")
+    check(
+        tmp_path,
+        "",
+        """
+        from importlib import util
+        sys.path.insert(0, "code.zip")
+        for name in ("leaf", "zipped"):
+            spec = util.find_spec(name)
+            finder.hook(name, spec)
+            finder.hook(name, spec)
+            spec.loader.exec_module(util.module_from_spec(spec))
+        assert names() == ["leaf", "zipped"]
+        """,
+        python,
+    )
+
+
 def test_a_module_that_brings_its_own_loader_and_spec(tmp_path: Path, python: str) -> None:
     check(
         tmp_path,

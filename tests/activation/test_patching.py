@@ -102,6 +102,21 @@ def test_set_is_undone_where_others_took_the_replacement_by_name(
     assert user.work is module.work is original
 
 
+def test_undoing_set_leaves_names_alone_where_there_is_nothing_to_point_them_at(
+    module: Any, patcher: Patcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = types.ModuleType("user")
+    monkeypatch.setitem(sys.modules, "user", user)
+    module.kind = int
+    patcher.set(module, "kind", lambda: "new")  # was a common value
+    patcher.set(module, "work", int)  # becomes one
+    patcher.set(module, "extra", lambda: "extra")  # was not there
+    taken = user.kind, user.work, user.extra = module.kind, module.work, module.extra  # type: ignore[attr-defined]
+    patcher.undo()
+    assert (user.kind, user.work, user.extra) == taken  # type: ignore[attr-defined]
+    assert module.kind is int and module.work(1) == "work"
+
+
 def test_undoing_set_never_touches_names_of_common_values(
     module: Any, patcher: Patcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

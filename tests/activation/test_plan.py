@@ -55,6 +55,10 @@ def test_a_level_covers_itself_and_what_is_below(level: int, names: str) -> None
     assert list(decisions) == ["one", "two", "three"]
 
 
+def test_the_entries_may_be_given_one_by_one() -> None:
+    assert list(plan.decide(settings.Settings(), iter(LEVELS))) == ["one", "two", "three"]
+
+
 def test_nothing_is_on_by_itself() -> None:
     decisions = decide(LEVELS)
     assert on(decisions) == {}
@@ -139,7 +143,9 @@ def test_what_is_needed_is_switched_on_when_unset(level: str) -> None:
 
 
 def test_under_a_level_both_are_on_by_the_level() -> None:
-    assert on(decide(chain(), ALL="1")) == {"data_container": LEVEL, "data_prefetch": LEVEL}
+    decisions = decide(chain(), ALL="1")
+    assert on(decisions) == {"data_container": LEVEL, "data_prefetch": LEVEL}
+    assert decisions["data_container"].reason == "LOONGKIT_ALL=1 covers level 1"
     decisions = decide(chain(level=1, needed_level=2), ALL="1")
     assert on(decisions) == {"data_container": LEVEL, "data_prefetch": LEVEL}
 

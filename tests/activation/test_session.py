@@ -9,7 +9,8 @@ import lab as laboratory
 import pytest
 from lab import Lab, wrap
 
-from loongkit.activation import states
+from loongkit.activation import session as sessions
+from loongkit.activation import states, training
 from loongkit.activation.patching import Patcher
 
 
@@ -56,6 +57,39 @@ def test_the_file_of_a_feature_is_loaded_when_it_is_needed(
     assert framework.work() == "work"
     assert lab.state("probe") == states.FAILED
     assert "No module named 'loongkit.features.probe'" in lab.record("probe").reason
+
+
+def test_the_session_keeps_its_settings_and_marks(lab: Lab) -> None:
+    assert lab.session.settings.problems == []
+    lab.feature("probe", {})
+    lab.adopt(PROBE="1")
+    assert lab.session.settings.value("LOONGKIT_PROBE") is True
+    assert lab.session.marks.shared and lab.session.marks is lab.session.marks
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_optimisers_are_watched_whatever_is_on(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    watched: list[Any] = []
+    monkeypatch.setattr(training, "watch", lambda *arguments: watched.append(arguments))
+    monkeypatch.setattr(sessions, "OPTIMIZER_MODULE", "framework.two")
+    if late:
+        lab.load("framework.two")
+    lab.arm()
+    module = lab.load("framework.two")
+    assert watched == [(lab.session, module)]
+
+
+def test_an_optimiser_that_cannot_be_watched_costs_the_summary_alone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "OPTIMIZER_MODULE", "framework.two")
+    lab.feature("probe", {"framework.two": wrap("play", "b ")})
+    lab.arm(PROBE="1")
+    assert lab.load("framework.two").play() == "b play"  # it has no hook for optimiser steps
+    (line,) = lab.log("error")
+    assert line.startswith("the first optimiser step can't be noticed, no summary: ")
 
 
 def test_several_hooks_run_in_order(lab: Lab) -> None:

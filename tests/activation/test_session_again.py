@@ -46,6 +46,13 @@ def test_what_is_off_before_it_was_applied_is_off(lab: Lab) -> None:
     assert lab.state("one") == states.OFF and not lab.log("warning")
 
 
+def test_what_is_off_is_not_applied_by_a_finder_that_still_watches(lab: Lab) -> None:
+    lab.feature("one", {"framework.one": wrap("work", "a ")})
+    lab.arm(ONE="1")
+    lab.adopt(ONE="0")  # with nothing left on, nothing is armed anew
+    assert lab.load("framework").work() == "work"
+
+
 def test_what_was_applied_and_is_now_off_stays_with_a_warning(lab: Lab) -> None:
     lab.feature("one", {"framework.one": wrap("work", "a ")})
     lab.arm(ONE="1")
@@ -53,6 +60,7 @@ def test_what_was_applied_and_is_now_off_stays_with_a_warning(lab: Lab) -> None:
     lab.arm(ONE="0")
     assert framework.work() == "a work"
     assert lab.state("one") == states.EFFECTIVE
+    assert lab.record("one").decision.on  # it still has its row in the summary
     assert lab.log("warning") == [
         "one stays on: it was applied before the settings changed (LOONGKIT_ONE (environment) is "
         "off); start the job with these settings instead"
@@ -114,6 +122,7 @@ def test_what_has_failed_stays_out_while_it_is_on(lab: Lab) -> None:
     assert lab.state("one") == states.OFF
     lab.arm(ONE="1")
     assert (len(runs), lab.state("one")) == (2, states.FAILED)
+    assert lab.session.patchers["one"].record is lab.record("one")
 
 
 def test_what_was_out_because_of_its_settings_can_be_had_with_others(lab: Lab) -> None:

@@ -40,6 +40,89 @@ def test_a_module_from_before_is_patched_at_once_and_its_names_follow(lab: Lab) 
     assert "loongkit-run" in line
 
 
+def early_lines(lab: Lab) -> list[str]:
+    return [line for line in lab.log() if "was imported before Loongkit" in line]
+
+
+def test_nothing_is_said_where_nobody_took_a_name(lab: Lab) -> None:
+    lab.load("framework.two")
+    lab.feature("one", {"framework.two": wrap("play", "b ")})
+    lab.arm(ONE="1")
+    assert lab.load("framework.two").play() == "b play"
+    assert early_lines(lab) == []
+
+
+def test_names_alone_are_no_warning(lab: Lab) -> None:
+    lab.load("framework")
+    lab.feature("one", {"framework.one": wrap("work", "a ")})
+    lab.arm(ONE="1")
+    (line,) = early_lines(lab)
+    assert line.startswith("INFO one: framework.one.work ") and ": 1 names rebound, 0 h" in line
+
+
+def test_holders_alone_are_a_warning(lab: Lab) -> None:
+    held = [lab.load("framework.two").play]
+    lab.feature("one", {"framework.two": wrap("play", "b ")})
+    lab.arm(ONE="1")
+    (line,) = early_lines(lab)
+    assert line.startswith("WARNING one: ") and ": 0 names rebound, 1 holders" in line
+    assert held[0]() == "play"
+
+
+def test_the_second_feature_on_a_seam_has_nothing_to_reach(lab: Lab) -> None:
+    user = lab.load("user")
+    lab.feature("one", {"framework.one": wrap("work", "a ")})
+    lab.feature("two", {"framework.one": wrap("work", "b ")})
+    lab.arm(ALL="1")
+    assert user.work() == "b a work"
+    assert len(early_lines(lab)) == 1
+
+
+def test_a_fresh_module_is_not_searched_for(lab: Lab) -> None:
+    def hook(module: Any, patcher: Patcher) -> None:
+        wrap("work", "a ")(module, patcher)
+        patcher.set(module, "play", lambda: "new")
+
+    lab.write(
+        fresh="""
+        def work(): return "work"
+        def play(): return "play"
+        both = [work, play]
+        """
+    )
+    lab.feature("one", {"fresh": hook})
+    lab.arm(ONE="1")
+    assert lab.load("fresh").work() == "a work"
+    assert early_lines(lab) == []
+
+
+def test_late_methods(lab: Lab) -> None:
+    def hook(module: Any, patcher: Patcher) -> None:
+        for owner, name in ((module.Tool, "run"), (module.Special, "run"), (module.Tool, "size")):
+            if name == "size":
+                patcher.set(owner, name, 2)
+            else:
+                patcher.wrap(owner, name, lambda original, *args: "a " + original(*args))
+
+    lab.write(
+        tools="""
+        class Tool:
+            size = 1
+            def run(self): return "run"
+        class Special(Tool): pass
+        bound = [Tool().run]
+        size = 1
+        """
+    )
+    tools = lab.load("tools")
+    lab.feature("one", {"tools": hook})
+    lab.arm(ONE="1")
+    assert tools.Tool().run() == "a run" and tools.Special().run() == "a a run"
+    assert (tools.Tool.size, tools.size) == (2, 1)
+    (line,) = early_lines(lab)  # for an inherited method and a number there is nothing to say
+    assert line.startswith("WARNING one: tools.Tool.run ") and ": 0 names rebound, 1 h" in line
+
+
 def test_a_late_feature_that_fails_is_undone_everywhere(lab: Lab) -> None:
     user = lab.load("user")
     original = user.work
@@ -102,11 +185,12 @@ def test_a_late_hook_that_imports_another_target_of_its_own(lab: Lab) -> None:
 def test_what_stands_in_sys_modules_may_be_anything(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab.feature("one", {"blocked": wrap("work", "a "), "odd": wrap("work", "b ")})
+    lab.feature("one", {"odd": wrap("work", "b ")})
+    lab.feature("two", {"blocked": wrap("work", "a ")})
     monkeypatch.setitem(sys.modules, "blocked", None)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "odd", 3)  # type: ignore[arg-type]
-    lab.arm(ONE="1")
-    assert lab.state("one") == states.FAILED
+    lab.arm(ALL="1")
+    assert (lab.state("one"), lab.state("two")) == (states.FAILED, states.ARMED)
     assert "neither a module nor a class" in lab.record("one").reason
 
 

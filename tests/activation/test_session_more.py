@@ -160,6 +160,28 @@ def test_a_support_module_alone_is_left_alone(lab: Lab) -> None:
     assert (ran, lab.load("helper").help()) == ([], "help")
 
 
+def test_one_support_module_does_not_run_the_hooks_of_another(lab: Lab) -> None:
+    ran: list[str] = []
+    lab.write(helper="", second="")
+    feature = lab.feature("probe", {"framework.one": wrap("work", "a ")})
+    for name in ("helper", "second"):
+        feature.when_imported(name, support=True)(lambda m, patcher: ran.append(m.__name__))
+    lab.arm(PROBE="1")
+    lab.load("framework")
+    lab.load("helper")
+    lab.load("second")
+    assert ran == ["helper", "second"]
+
+
+def test_a_support_module_that_imports_the_framework_is_complete_first(lab: Lab) -> None:
+    ran: list[str] = []
+    declare_with_support(lab, ran)
+    lab.write(helper="import framework\ndef help(): return 'help'")
+    lab.arm(PROBE="1")
+    assert lab.load("helper").help() == "s help"
+    assert ran == ["helper, fresh"]
+
+
 def test_a_fault_in_a_support_hook_restores_all(lab: Lab) -> None:
     def support(module: Any, patcher: Patcher) -> None:
         patcher.set(module, "help", None)
