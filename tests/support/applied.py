@@ -48,7 +48,7 @@ def applied(module: ModuleType, asked: str = plan.OWN, late: bool = False) -> It
     patcher = Patcher(record, lambda: marks.append(1))
     patcher.late = late
     try:
-        for target, hook in feature.hooks:
+        for target, hook in (*feature.hooks, *feature.support_hooks):
             hook(importlib.import_module(target), patcher)
         patcher.late = False
         yield Applied(patcher, marks)
