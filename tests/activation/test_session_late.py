@@ -35,7 +35,7 @@ def test_a_module_from_before_is_patched_at_once_and_its_names_follow(lab: Lab) 
     assert user.held() == "work"
     (line,) = lab.log("warning")
     assert line.startswith(
-        "one: framework.one.work was imported before Loongkit: 2 names rebound, 1 holders "
+        "one: framework.one.work was imported before Loongkit, names rebound: 2, out of reach: 1 "
     )
     assert "loongkit-run" in line
 
@@ -57,7 +57,7 @@ def test_names_alone_are_no_warning(lab: Lab) -> None:
     lab.feature("one", {"framework.one": wrap("work", "a ")})
     lab.arm(ONE="1")
     (line,) = early_lines(lab)
-    assert line.startswith("INFO one: framework.one.work ") and ": 1 names rebound, 0 h" in line
+    assert line.startswith("INFO one: framework.one.work ") and line.endswith("names rebound: 1")
 
 
 def test_holders_alone_are_a_warning(lab: Lab) -> None:
@@ -65,7 +65,7 @@ def test_holders_alone_are_a_warning(lab: Lab) -> None:
     lab.feature("one", {"framework.two": wrap("play", "b ")})
     lab.arm(ONE="1")
     (line,) = early_lines(lab)
-    assert line.startswith("WARNING one: ") and ": 0 names rebound, 1 holders" in line
+    assert line.startswith("WARNING one: ") and "rebound: 0, out of reach: 1 " in line
     assert held[0]() == "play"
 
 
@@ -120,7 +120,9 @@ def test_late_methods(lab: Lab) -> None:
     assert tools.Tool().run() == "a run" and tools.Special().run() == "a a run"
     assert (tools.Tool.size, tools.size) == (2, 1)
     (line,) = early_lines(lab)  # for an inherited method and a number there is nothing to say
-    assert line.startswith("WARNING one: tools.Tool.run ") and ": 0 names rebound, 1 h" in line
+    assert (
+        line.startswith("WARNING one: tools.Tool.run ") and "rebound: 0, out of reach: 1 " in line
+    )
 
 
 def test_a_late_feature_that_fails_is_undone_everywhere(lab: Lab) -> None:
@@ -150,7 +152,7 @@ def test_a_late_set_is_undone_everywhere(lab: Lab) -> None:
     lab.feature("one", {"framework.one": hook})
     lab.arm(ONE="1")
     assert user.work is lab.load("framework").work is original
-    assert "2 names rebound, 1 holders" in lab.log("warning")[0]
+    assert "names rebound: 2, out of reach: 1 " in lab.log("warning")[0]
 
 
 def test_late_strict_raises_from_the_activation(lab: Lab) -> None:

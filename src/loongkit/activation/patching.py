@@ -152,13 +152,14 @@ class Patcher:
 
     def _report_early_names(self, where: str, rebound: int, unreachable: int) -> None:
         """Say which names were bound before Loongkit came, and which could not be reached."""
-        if rebound or unreachable:
-            level = logs.warning if unreachable else logs.info
-            level(
-                f"{self.record.name}: {where} was imported before Loongkit: {rebound} names "
-                f"rebound, {unreachable} holders (partials, default arguments, containers) keep "
-                "the original; import loongkit.all earlier, or use loongkit-run"
+        said = f"{self.record.name}: {where} was imported before Loongkit, names rebound: {rebound}"
+        if unreachable:
+            logs.warning(
+                f"{said}, out of reach: {unreachable} (partials, default arguments, containers "
+                "keep the original); import loongkit.all earlier, or use loongkit-run"
             )
+        elif rebound:
+            logs.info(said)
 
 
 def _place(owner: Any, name: str) -> str:
