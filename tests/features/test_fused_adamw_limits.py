@@ -21,6 +21,7 @@ AdamW = torch.optim.AdamW
 def adamw():
     with applied(fused_adamw) as feature:
         yield feature
+        assert feature.record.state == states.PATCHED
 
 
 def wanted(steps=10, **options):
@@ -217,6 +218,23 @@ def test_a_compiled_step_is_left_alone(with_raw_step):
         torch.testing.assert_close(param, other, rtol=1e-5, atol=1e-7)
 
 
+def test_a_step_compiled_inside_an_eager_one_is_left_alone(adamw):
+    params = optimisers.parameters([(7,)])
+    optimizer = optimisers.train(AdamW(params), range(1))
+    raw = AdamW.step.__wrapped__.__wrapped__
+    torch.compiler.reset()
+    inner = torch.compile(torch.no_grad()(lambda: raw(optimizer)), backend="eager", fullgraph=True)
+    inner_marks = []
+
+    def closure():
+        optimisers.set_gradients(params, 1)
+        inner()
+        inner_marks.append(adamw.marks)
+
+    optimizer.step(closure)
+    assert inner_marks == [1]
+
+
 def refusing(dtype, kernel=torch._fused_adamw_):
     """A fused kernel that a vendor has built for fewer types: checks first, writes afterwards."""
 
@@ -287,6 +305,16 @@ def test_step_counts_of_an_accelerator_stay_on_the_host(adamw, monkeypatch):
     assert len(seen) == 3
     assert [count.item() for count in counts] == [5.0, 10.0, 5.0]
     assert adamw.marks == 1
+
+
+def test_dense_tensors():
+    from loongkit.optim import tensors
+
+    cube = torch.zeros(2, 3, 4)
+    dense = [cube, cube.permute(2, 0, 1), cube[:1], cube.mT, torch.zeros(()), torch.zeros(0, 3)]
+    assert all(map(tensors.is_dense, dense))
+    sparse = [cube[..., ::2], cube[:, :2], torch.zeros(1).expand(5), cube.mT[:, ::2]]
+    assert not any(map(tensors.is_dense, sparse))
 
 
 def test_copied_step_counts_keep_their_order():

@@ -10,6 +10,7 @@ import sys
 import pytest
 from applied import applied
 
+from loongkit.activation import states
 from loongkit.features import fused_adam, fused_adamw
 
 torch = pytest.importorskip("torch")
@@ -21,6 +22,7 @@ AdamW = torch.optim.AdamW
 def adamw():
     with applied(fused_adamw) as feature:
         yield feature
+        assert feature.record.state == states.PATCHED
 
 
 def saved_and_loaded(state):

@@ -174,9 +174,6 @@ class FusedStep:
 
     def _reason_against(self, params: list[torch.Tensor]) -> str:
         """Return why these parameters are left alone, or an empty string."""
-        unknown = tensors.dtypes(params) - tensors.DTYPES
-        if unknown:
-            return f"a parameter is {unknown.pop()}"
         if any(getattr(param, _FSDP_MARK, False) for param in params):
             return "FSDP has flattened a parameter"
         owner = _sharding_module_on_the_stack()

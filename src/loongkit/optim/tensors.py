@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 #: Exact types: a subclass (DTensor, FlatParameter, a quantised weight) may mean anything.
 PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
-#: What the kernels are built for; others (complex, float8) raise only after `step` was counted.
-DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 #: The devices that torch 2.4 names, for a torch that no longer has the private list.
 _DEVICES_OF_TORCH_2_4 = ("cuda", "xpu", "cpu")
 
