@@ -348,3 +348,12 @@ def test_state_that_does_not_fit_its_parameter_is_left_to_torch(adamw):
         optimizer.step()
     assert adamw.marks == 2
     assert adamw.record.state == states.PATCHED
+
+
+def test_step_counts_of_another_type_are_left_to_torch(adamw):
+    optimizer = optimisers.train(AdamW(optimisers.parameters([(3,)])), range(2))
+    state = optimizer.state[optimisers.all_parameters(optimizer)[0]]
+    state["step"] = state["step"].half()
+    optimisers.train(optimizer, range(2, 4))
+    assert adamw.marks == 2
+    assert state["step"].item() == 4
