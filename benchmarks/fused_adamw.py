@@ -130,7 +130,7 @@ def measure(name: str, pairs: int) -> Outcome:
     for side in (plain, loongkit):
         side()  # the first step also makes the state
     outcome = compare(
-        f"fused_adamw_{name}", plain, loongkit, pairs=pairs, unit="x the default's speed"
+        f"fused_adamw_{name}", plain, loongkit, pairs=pairs, unit="x baseline"
     )
     check(plain.end(), loongkit.end())
     return outcome
