@@ -36,10 +36,10 @@ test: test-main test-legacy
 	.venv/bin/python tools/check_skipped.py .cache/tests-main.json .cache/tests-legacy.json
 
 test-main: setup
-	.venv/bin/python -m pytest -m "not legacy" --outcomes .cache/tests-main.json $(TESTS)
+	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not legacy" --outcomes .cache/tests-main.json $(TESTS)
 
 test-legacy: setup-legacy
-	.venv-legacy/bin/python -m pytest -m "legacy or stacks" --outcomes .cache/tests-legacy.json $(TESTS)
+	.venv-legacy/bin/python -m pytest -n 2 --dist loadfile -m "legacy or stacks" --outcomes .cache/tests-legacy.json $(TESTS)
 
 check: lint types contracts generated
 

@@ -13,7 +13,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("outcomes"):
+    if config.getoption("outcomes") and not hasattr(config, "workerinput"):  # not in a worker
         config.pluginmanager.register(Outcomes(Path(config.getoption("outcomes"))), "outcomes")
 
 

@@ -41,14 +41,18 @@ class Report:
 
 @pytest.fixture
 def loongkit(tmp_path: Path) -> Loongkit:
-    """Runs `python -m loongkit …` in an empty folder: the checkout behind the given PYTHONPATH."""
+    """Runs `python -m loongkit …` in an empty folder: the checkout behind the given PYTHONPATH.
+
+    ``python`` names another interpreter, for a test that the installed frameworks would disturb.
+    """
     folder = tmp_path / "empty"
     folder.mkdir()
 
     def run(*words: str | Path, cwd: Path = folder, **changes: str) -> children.Result:
+        python = changes.pop("python", sys.executable)
         entries = [changes.pop("PYTHONPATH", ""), str(children.SOURCE)]
         env = children.clean_env(PYTHONPATH=":".join(filter(None, entries)), **changes)
-        return children.run("-m", "loongkit", *words, env=env, cwd=cwd)
+        return children.run("-m", "loongkit", *words, env=env, cwd=cwd, python=python)
 
     return run
 

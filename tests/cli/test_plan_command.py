@@ -95,7 +95,8 @@ def test_versions_come_from_metadata(
 
 def test_mmcv_has_three_names(plan: Plan, distributions: Distributions) -> None:
     site = distributions({"mmcv-full": "1.7.2", "mmsegmentation": "0.30.0"})
-    rows = plan(PYTHONPATH=str(site))["by_name"]
+    bare = getattr(sys, "_base_executable", sys.executable)  # has no mmcv of its own
+    rows = plan(PYTHONPATH=str(site), python=bare)["by_name"]
     assert rows["data_container"]["found"] == {"mmcv": "1.7.2"}
     assert rows["dice_loss"]["found"] == {"mmseg": "0.30.0"}
 
@@ -108,7 +109,8 @@ def test_two_distributions_of_one_package(
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit('imported')\n")
     (package / "version.py").write_text("__version__ = '1.7.2'\n")
-    rows = plan(PYTHONPATH=str(site))["by_name"]
+    bare = getattr(sys, "_base_executable", sys.executable)  # has no mmcv of its own
+    rows = plan(PYTHONPATH=str(site), python=bare)["by_name"]
     assert rows["data_container"]["found"] == {"mmcv": "1.7.2"}
 
 

@@ -46,11 +46,11 @@ def test_the_same_plan_from_all_three(
     python: str, settings: dict[str, str], probe_package: Path, framework: Path, tmp_path: Path
 ) -> None:
     site = source_of(probe_package)
-    launch = f"import sys; sys.path.append({site!r}); from loongkit.launcher import main; main()"
+    launch = f"import sys; sys.path.insert(1, {site!r}); from loongkit.launcher import main; main()"
     job = tmp_path / "job.py"
     job.write_text(WORK)
     importing = tmp_path / "importing.py"
-    importing.write_text(f"import sys; sys.path.append({site!r}); import loongkit.all; {WORK}")
+    importing.write_text(f"import sys; sys.path.insert(1, {site!r}); import loongkit.all; {WORK}")
     ways = {
         "prelude": ([python, job], copies.with_copy(probe_package, framework)),
         "launcher": (

@@ -298,7 +298,7 @@ def test_a_worker_that_gets_a_fresh_environment_stays_off(
 ) -> None:
     """As Ray, mpirun or a scheduler may start it; importing loongkit.all there is what helps."""
     child = "import framework; print(framework.work())"
-    activate = f"import os, sys; sys.path.append({str(probe_package.parent)!r})\n{ACTIVATE}"
+    activate = f"import os, sys; sys.path.insert(1, {str(probe_package.parent)!r})\n{ACTIVATE}"
     code = (
         "import subprocess, sys\n"
         f"for code in ({child!r}, {activate + child!r}):\n"

@@ -39,7 +39,7 @@ def test_another_environment_gets_our_package_alone(python: str, tmp_path: Path)
         job, python=other, env=children.clean_env(PYTHONPATH=str(package / "prelude"))
     )
     launch = (
-        f"import sys; sys.path.append({str(site)!r}); from loongkit.launcher import main; main()"
+        f"import sys; sys.path.insert(1, {str(site)!r}); from loongkit.launcher import main; main()"
     )
     ours = children.run(*("-c", launch, other, str(job)), env=children.clean_env(LOONGKIT_ALL="3"))
     assert ours.out == plain.out.replace("None\nFalse", f"{package / '__init__.py'}\nTrue", 1)

@@ -25,6 +25,7 @@ def run(
     ``pids`` is a file to which the command's own children add their process numbers, a line each.
     """
     words = [str(word) for word in command]
+    before = _sizes()
     pipe = subprocess.PIPE
     with subprocess.Popen(words, env=env, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe) as child:
         stdout, stderr = child.communicate(stdin, timeout=300)
@@ -33,14 +34,20 @@ def run(
         numbers += map(int, pids.read_text(encoding="utf-8").split())
         pids.unlink()
     done = subprocess.CompletedProcess(words, child.returncode, stdout, stderr)
-    return children.Result(done), "".join(map(_take, numbers))
+    return children.Result(done), "".join(_take(number, before) for number in numbers)
 
 
-def _take(pid: int) -> str:
-    """Return the text of a finished process's log file and remove it."""
+def _sizes() -> dict[str, int]:
+    """Sizes of the log files there are; an earlier process of the same number may have left one."""
+    names = (name for folder in FOLDERS for name in glob.glob(f"{folder}/loongkit-*.log"))
+    return {name: os.path.getsize(name) for name in names if os.path.exists(name)}
+
+
+def _take(pid: int, before: dict[str, int]) -> str:
+    """Return what a finished process has added to its log file, and remove the file."""
     text = ""
     for folder in FOLDERS:
         for name in glob.glob(f"{folder}/loongkit-*-{pid}.log"):
-            text += Path(name).read_text(encoding="utf-8")
+            text += Path(name).read_bytes()[before.get(name, 0) :].decode("utf-8")
             os.unlink(name)
     return text
