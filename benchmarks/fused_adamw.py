@@ -129,9 +129,7 @@ def measure(name: str, pairs: int) -> Outcome:
     plain, loongkit = Side(name, bare), Side(name, activated)
     for side in (plain, loongkit):
         side()  # the first step also makes the state
-    outcome = compare(
-        f"fused_adamw_{name}", plain, loongkit, pairs=pairs, unit="x baseline"
-    )
+    outcome = compare(f"fused_adamw_{name}", plain, loongkit, pairs=pairs, unit="x baseline")
     check(plain.end(), loongkit.end())
     return outcome
 

@@ -82,17 +82,21 @@ class Detector:
     """The mmdet detector, trained by the script that mmdet ships."""
 
     name = "detector"
+    folder = "detector"
+    interpreter = ".venv/bin/python"
+    flags: tuple[str, ...] = ()
+    steps_option = "train_cfg.max_iters"
 
     def command(self, folder: Path, steps: int | None, one_ulp: bool) -> list[str]:
         """The command line of a training that writes into this folder."""
         spec = find_spec("mmdet")
         if spec is None or spec.origin is None:
-            raise RunFailed("mmdet is not installed here; run this with .venv/bin/python")
+            raise RunFailed(f"mmdet is not installed here; run this with {self.interpreter}")
         train = Path(spec.origin).parent / ".mim" / "tools" / "train.py"
         config = "retinanet_r18_one_ulp.py" if one_ulp else "retinanet_r18_photographs.py"
-        command = [sys.executable, str(train), str(HERE / "detector" / config)]
-        command += ["--work-dir", str(folder)]
-        return command + (["--cfg-options", f"train_cfg.max_iters={steps}"] if steps else [])
+        command = [sys.executable, str(train), str(HERE / self.folder / config)]
+        command += ["--work-dir", str(folder), *self.flags]
+        return command + (["--cfg-options", f"{self.steps_option}={steps}"] if steps else [])
 
     def progress(self, line: str) -> str:
         """What to show of a line of output; empty: nothing."""
@@ -110,7 +114,33 @@ class Detector:
             checkpoint.unlink()  # 150 MB each, and nobody asked for them here
 
 
-EXAMPLES: dict[str, Classifier | Detector] = {e.name: e for e in (Classifier(), Detector())}
+class LegacyDetector(Detector):
+    """The same detector with mmdet 2, trained by MMCV 1.x's runner."""
+
+    name = "legacy"
+    folder = "legacy_detector"
+    interpreter = ".venv-legacy/bin/python"
+    flags = ("--seed", "0", "--no-validate")
+    steps_option = "runner.max_iters"
+
+    def progress(self, line: str) -> str:
+        """What to show of a line of output; empty: nothing."""
+        found = re.search(r"Iter \[(\d+/\d+)\].*[ \t](loss: [^ ,]+)", line)
+        return f"iteration {found[1]}  {found[2]}" if found else ""
+
+    def read(self, folder: Path, run: Run) -> None:
+        """Take losses and durations from what the example's own hook wrote."""
+        for line in (folder / "losses.json").read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            run.losses.append(record["loss"])
+            run.seconds.append(record["time"])
+        for checkpoint in folder.glob("*.pth"):
+            checkpoint.unlink()
+
+
+EXAMPLES: dict[str, Classifier | Detector] = {
+    example.name: example for example in (Classifier(), Detector(), LegacyDetector())
+}
 
 
 def environment(device: str, threads: int) -> dict[str, str]:
@@ -156,7 +186,7 @@ def train(run: Run, command: list[str], variables: dict[str, str], show: str, fo
     run.cpu_seconds = usage.ru_utime + usage.ru_stime
     output = "".join(lines)
     if SUMMARY_TITLE in output:
-        run.summary = output[output.rindex("\n", 0, output.index(SUMMARY_TITLE)) + 1 :].rstrip()
+        run.summary = output[output.rfind("\n", 0, output.index(SUMMARY_TITLE)) + 1 :].rstrip()
 
 
 def carry_out(arguments: argparse.Namespace) -> list[Run]:
@@ -169,6 +199,11 @@ def carry_out(arguments: argparse.Namespace) -> list[Run]:
     order += ["one ulp away"] if arguments.yardstick else []
     output = OUTPUT / example.name
     shutil.rmtree(output, ignore_errors=True)
+    print(
+        f"{len(order)} trainings from the same seed, one after another: without and with Loongkit"
+        + (", and one from weights one ulp away (what rounding alone does)" * arguments.yardstick),
+        flush=True,
+    )
     runs = []
     for number, kind in enumerate(order, 1):
         folder = output / f"{number}-{kind.replace(' ', '-')}"
@@ -239,6 +274,10 @@ def show(result: dict[str, Any]) -> None:
     ):
         if key in result:
             print(f"{title:34}{result[key]:10.3g}")
+    if "difference_one_ulp_away" in result:
+        print(
+            "(of the same size: rounding, carried on by the training; 0: the same to the last bit)"
+        )
     print("\nWhat Loongkit printed at the end of its run:\n")
     print(result["summary"])
 
@@ -277,16 +316,16 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write everything to this file as well")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
+    if load > 0.5 * (os.cpu_count() or 1):
+        print(
+            f"The machine is busy (load {load:.1f}): the speeds below will say little.", flush=True
+        )
     try:
         result = compare(carry_out(arguments))
     except RunFailed as error:
         print(f"compare: {error}", file=sys.stderr)
         return 1
     show(result)
-    if load > 0.5 * (os.cpu_count() or 1):
-        print(
-            f"\nThe machine was busy before this began (load {load:.1f}): speeds say little here."
-        )
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -214,3 +214,12 @@ def test_torch_s_own_worker_command_lines() -> None:
     for path in (inductor / "compile_worker" / "__main__.py", inductor / "__autotune_main__.py"):
         assert path.is_file()
         assert process.kind(["python", str(path)]) == process.HELPER
+
+
+def test_our_own_command_runs_where_strict_stops_a_job(tmp_path: Path) -> None:
+    settings = {"LOONGKIT_STRICT": "1", "LOONGKIT_DAG": "1", "LOONGKIT_LOGDIR": str(tmp_path)}
+    env = children.with_prelude(PYTHONPATH=str(children.SOURCE), **settings)
+    stopped = children.run("-c", "print(1)", env=env)
+    assert stopped.status != 0 and "dag" in stopped.err
+    explained = children.run("-m", "loongkit", "plan", env=env)
+    assert explained.status == 0 and "dag" in explained.out, explained

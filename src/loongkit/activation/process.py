@@ -22,9 +22,12 @@ _CODE_MARKS = (
     ("from multiprocess.spawn import spawn_main", SPAWNED),
 )
 #: End of the name of a module run by ``python -m`` -> the kind of process.
-_MODULE_MARKS = (("loky.backend.popen_loky_posix", SPAWNED),)
-#: End of a script's path -> the kind of process. These compile and measure kernels for a rank.
+_MODULE_MARKS = (("loky.backend.popen_loky_posix", SPAWNED), ("loongkit", HELPER))
+#: End of a script's path -> the kind of process. Our own command explains a job, LOONGKIT_STRICT
+#: included, so nothing may stop it; the others compile and measure kernels for a rank.
 _SCRIPT_MARKS = (
+    ("/bin/loongkit", HELPER),
+    ("/loongkit/__main__.py", HELPER),
     ("torch/_inductor/compile_worker/__main__.py", HELPER),
     ("torch/_inductor/__autotune_main__.py", HELPER),
 )

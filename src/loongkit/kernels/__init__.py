@@ -1,0 +1,1 @@
+"""Pure computation: no hook, no setting, nothing of a framework."""
