@@ -10,6 +10,8 @@ from typing import Any
 import children
 import pytest
 
+from loongkit.activation import plan as plan_module
+
 Loongkit = Callable[..., children.Result]
 
 
@@ -77,6 +79,18 @@ def plan(loongkit: Loongkit) -> Callable[..., dict[str, Any]]:
         return document
 
     return run
+
+
+@pytest.fixture(params=["not in this release", "needs another that is off"])
+def stopped(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
+    """A feature that LOONGKIT_STRICT=1 can't do without and can't have, and the settings."""
+    if request.param == "needs another that is off":
+        settings = {"LOONGKIT_DATA_PREFETCH": "1", "LOONGKIT_DATA_CONTAINER": "0"}
+        return "data_prefetch", settings
+    missing = [entry for entry in plan_module.entries() if not entry.implemented]
+    if not missing:
+        pytest.skip("every feature is in this release")
+    return missing[0].name, {missing[0].variable: "1"}
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -234,6 +235,39 @@ def test_an_interpreter_that_is_not_there(doctor: Doctor, tmp_path: Path) -> Non
     assert "ended with status 3 and no answer: no such license" in report.one(
         "interpreter", "problem"
     )
+
+
+@pytest.mark.parametrize("python", children.interpreters())
+def test_modules_of_the_current_folder_are_left_alone(python: str, tmp_path: Path) -> None:
+    """A job's script lies elsewhere: what lies here is not on its path, unless PYTHONPATH says."""
+    here = tmp_path / "here"
+    site = tmp_path / "site"
+    for folder in (here, site):
+        folder.mkdir()
+    # Python 3.13 imports linecache before it runs what stands behind -c.
+    for name in ("json", "platform", "linecache", "torch"):
+        (here / f"{name}.py").write_text(f"raise RuntimeError({name!r})\n")
+    (site / "torch.py").write_text("__version__ = '2.8.0'\n")
+    program = tmp_path / "bin" / "loongkit.py"  # as installed: the path begins with its folder
+    program.parent.mkdir()
+    program.write_text(
+        f"import sys\nsys.path[0] = {str(children.SOURCE)!r}\n"
+        "from loongkit.cli.main import main\nsys.exit(main())\n"
+    )
+
+    def examine(pythonpath: str) -> children.Result:
+        words = ("doctor", "--json", "--import-torch", "--python", python)
+        env = children.clean_env(PYTHONPATH=pythonpath, LOONGKIT_ALL="1")
+        return children.run(program, *words, env=env, cwd=here)
+
+    result = examine(str(site))
+    assert result.status == 0, result
+    assert "2.8.0 was imported in a test process" in result.out
+    # PYTHONPATH does lead the job there.
+    for name in ("json", "platform", "linecache"):
+        (here / f"{name}.py").unlink()
+    result = examine(f"{os.curdir}:{site}")
+    assert "its import fails, without Loongkit too: RuntimeError: torch" in result.out
 
 
 def test_several_interpreters_in_one_command(doctor: Doctor, venv: Path) -> None:

@@ -141,11 +141,54 @@ def test_log_folder(doctor: Doctor, tmp_path: Path) -> None:
 def test_settings(doctor: Doctor, tmp_path: Path) -> None:
     assert "nothing is switched on" in doctor().one("settings", "note")
     assert doctor(LOONGKIT_ALL="1").of("settings", "note") == []
-    report = doctor(LOONGKIT_ALL="banana", LOONGKIT_ALLOW="1", LOONGKIT_CONFIG=str(tmp_path))
+    report = doctor(LOONGKIT_ALL="banana", LOONGKIT_ALLOW="1")
     assert report.status == 0
     notes = report.of("settings", "note")
-    for part in ("LOONGKIT_ALL='banana'", "LOONGKIT_ALLOW is not a setting", "LOONGKIT_CONFIG="):
+    for part in ("LOONGKIT_ALL='banana'", "LOONGKIT_ALLOW is not a setting"):
         assert [note for note in notes if note.startswith(part)]
+
+
+def test_a_config_file_that_is_ignored(doctor: Doctor, tmp_path: Path) -> None:
+    report = doctor(LOONGKIT_CONFIG=str(tmp_path), LOONGKIT_ALL="1")
+    assert report.problems == ["settings"]
+    assert "is ignored: it is no regular file" in report.one("settings", "problem")
+    file = tmp_path / "loongkit.yaml"
+    file.write_text("all: 1\nbanana: 1\n")
+    report = doctor(LOONGKIT_CONFIG=str(file))
+    assert report.status == 0  # one entry of it is wrong, the others count
+    assert "LOONGKIT_BANANA is not a setting" in report.one("settings", "note")
+    assert report.of("settings", "ok")
+
+
+def test_settings_are_those_of_the_chosen_interpreter(
+    doctor: Doctor, venv: Path, tmp_path: Path
+) -> None:
+    """It has no PyYAML, this one does; and the doctor's word against what happens there."""
+    config = tmp_path / "loongkit.yaml"
+    config.write_text("all: 1\n")
+    python = venv / "bin" / "python"
+    assert doctor(LOONGKIT_CONFIG=str(config)).of("settings", "ok")
+    report = doctor("--python", python, LOONGKIT_CONFIG=str(config))
+    assert report.problems == ["settings"]
+    ignored = f"is ignored: PyYAML is not installed for {python}"
+    assert ignored in report.one("settings", "problem")
+    assert "nothing is switched on" in report.one("settings", "note")
+    env = children.with_prelude(LOONGKIT_CONFIG=str(config), LOONGKIT_LOGDIR="stderr")
+    assert ignored in children.run("-c", "", env=env, python=str(python)).err
+
+
+def test_strict_stops_the_job(doctor: Doctor, stopped: tuple[str, dict[str, str]]) -> None:
+    name, settings = stopped
+    assert doctor(**settings).status == 0
+    report = doctor(LOONGKIT_STRICT="1", **settings)
+    assert (report.status, report.problems) == (1, ["settings"])
+    found = report.one("settings", "problem")
+    assert found.startswith(f"LOONGKIT_STRICT=1 stops the job as it starts, because of {name} (")
+    assert f"-> unset LOONGKIT_{name.upper()}, or unset LOONGKIT_STRICT" in found
+    # It says the truth.
+    job = children.run("-c", "", env=children.with_prelude(LOONGKIT_STRICT="1", **settings))
+    assert job.status == 1
+    assert "LOONGKIT_STRICT=1 makes this an error" in job.err
 
 
 def test_doctor_leaves_no_log(doctor: Doctor, tmp_path: Path) -> None:

@@ -174,7 +174,30 @@ def test_all_plays_another_level_through(plan: Plan) -> None:
         assert not any(f["asked"] for f in document["features"] if f["level"] > level)
 
 
-@pytest.mark.parametrize("words", [("plan", "--all", "4"), ("plan", "--banana"), ("banana",), ()])
+@pytest.mark.parametrize(("given", "level"), [("7", 3), ("-2", 0)])
+def test_all_acts_as_its_variable_does(plan: Plan, given: str, level: int) -> None:
+    by_option, by_variable = plan("--all", given), plan(LOONGKIT_ALL=given)
+    assert by_option["level"] == level
+    assert by_option["problems"] == [
+        f"LOONGKIT_ALL={given} acts as {level}; accepted: 0, 1, 2, 3",
+    ]
+    assert by_option == by_variable
+
+
+def test_strict_stops_the_job(
+    plan: Plan, loongkit: Callable[..., children.Result], stopped: tuple[str, dict[str, str]]
+) -> None:
+    name, settings = stopped
+    assert plan(**settings)["problems"] == []
+    (problem,) = plan(LOONGKIT_STRICT="1", **settings)["problems"]
+    assert problem.startswith(f"LOONGKIT_STRICT=1 stops the job as it starts, because of {name} (")
+    text = " ".join(loongkit("plan", LOONGKIT_STRICT="1", **settings).out.split())
+    assert problem in text
+    # A level asks for nothing by name: nothing is stopped.
+    assert plan(LOONGKIT_STRICT="1", LOONGKIT_ALL="3")["problems"] == []
+
+
+@pytest.mark.parametrize("words", [("plan", "--all", "x"), ("plan", "--banana"), ("banana",), ()])
 def test_wrong_usage(loongkit: Callable[..., children.Result], words: tuple[str, ...]) -> None:
     result = loongkit(*words)
     assert (result.status, result.out) == (2, "")

@@ -7,6 +7,7 @@ import os
 import sys
 
 from loongkit import __version__, launcher
+from loongkit.activation import settings
 from loongkit.cli import output
 
 DESCRIPTION = """\
@@ -61,10 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--json", action="store_true", help="print one JSON object")
     plan.add_argument(
         "--all",
-        type=int,
-        choices=range(4),
+        type=_whole_number,
         metavar="N",
-        help="plan as if LOONGKIT_ALL were N (0 to 3)",
+        help="plan as if LOONGKIT_ALL were N: 0 to 3, any other acts as the nearest of them",
     )
 
     doctor = tasks.add_parser(
@@ -91,6 +91,14 @@ def _parser() -> argparse.ArgumentParser:
         description="Prints the folder that goes on PYTHONPATH, and nothing else.",
     )
     return parser
+
+
+def _whole_number(text: str) -> int:
+    """Read a level as the environment's is read, so that both mean the same."""
+    number = settings.parse_int(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted {settings.ACCEPTED['int']}")
+    return number
 
 
 def _plan(parsed: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loongkit.activation import catalog, hardware, plan, settings, states, versions
@@ -114,6 +114,7 @@ def build(
         rows.append(
             Row(decision, summaries.get(name, ""), state, reason, versions_found, otherwise)
         )
+    stopping = stopped_by_strict(found, decisions.values())
     return Plan(
         level=found.number("LOONGKIT_ALL"),
         level_source=found.sources.get("LOONGKIT_ALL", ""),
@@ -127,8 +128,29 @@ def build(
             )
             for level, decided in at_level.items()
         },
-        problems=tuple(text for _, text in found.problems),
+        problems=(
+            *(text for _, text in found.problems),
+            *([strict_line(stopping)] if stopping else []),
+        ),
     )
+
+
+def stopped_by_strict(
+    found: settings.Settings, decisions: Iterable[plan.Decision]
+) -> list[plan.Decision]:
+    """Return the decisions for which LOONGKIT_STRICT=1 stops every process as it starts.
+
+    Version gates are not among them: a job meets those when it imports the framework.
+    """
+    if not found.value("LOONGKIT_STRICT"):
+        return []
+    return [decision for decision in decisions if decision.asked == plan.OWN and not decision.on]
+
+
+def strict_line(stopping: Iterable[plan.Decision]) -> str:
+    """Return the line about features asked for by name that LOONGKIT_STRICT=1 can't do without."""
+    reasons = ", ".join(f"{decision.entry.name} ({decision.reason})" for decision in stopping)
+    return f"LOONGKIT_STRICT=1 stops the job as it starts, because of {reasons}"
 
 
 def judge(

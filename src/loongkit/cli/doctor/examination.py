@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from loongkit import launcher
-from loongkit.activation import settings
+from loongkit.activation import PREFIX, settings
 from loongkit.cli.doctor import command as command_line
 from loongkit.cli.doctor import command_checks, probe, startup, surroundings
 from loongkit.cli.doctor.finding import Finding, note, ok, problem
@@ -19,11 +19,16 @@ def examine(python: str | None, words: Sequence[str], import_torch: bool) -> lis
     environ, prelude, folder = dict(os.environ), launcher.prelude_folder(), _working_folder()
     command = command_line.read(words)
     by_launcher = command.launcher or not surroundings.on_pythonpath(environ, prelude)
-    found = settings.read(environ)
     chosen = _interpreter(python, command)
+    pythonpath = _pythonpath(environ.get("PYTHONPATH"), prelude, by_launcher)
+    started = probe.environment(environ, pythonpath)
+    own = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
+    asked = probe.ask(chosen, started, prelude, folder, own)
+    found = (asked.answer and asked.answer.settings_read()) or settings.read(environ)
     return [
         *surroundings.installation(prelude),
-        *_ask(chosen, environ, prelude, folder, by_launcher, import_torch),
+        *startup.check(asked, chosen, prelude, by_launcher),
+        *_frameworks(asked.answer, chosen, environ, started, import_torch),
         *_more_interpreters(chosen, command),
         *command_checks.check(command, folder),
         *surroundings.python_variables(environ, prelude, command.launcher),
@@ -66,26 +71,26 @@ def _identity(python: str) -> tuple[str, str]:
     return os.path.realpath(os.path.dirname(python)), os.path.realpath(python)
 
 
-def _ask(
+def _pythonpath(current: str | None, prelude: str, by_launcher: bool) -> str | None:
+    """Return the PYTHONPATH of the test process."""
+    if not by_launcher or os.pathsep in prelude:  # it can't be put there: no launcher does either
+        return current
+    return launcher.with_prelude(current, prelude)
+
+
+def _frameworks(
+    answer: probe.Answer | None,
     python: str,
     environ: Mapping[str, str],
-    prelude: str,
-    folder: str,
-    by_launcher: bool,
+    started: Mapping[str, str],
     import_torch: bool,
 ) -> list[Finding]:
-    current = environ.get("PYTHONPATH")
-    if os.pathsep in prelude:
-        pythonpath = current  # it can't be put there, the launcher doesn't either
-    else:
-        pythonpath = launcher.with_prelude(current, prelude) if by_launcher else current
-    started = probe.environment(environ, pythonpath)
-    asked = probe.ask(python, started, prelude, folder)
-    findings = startup.check(asked, python, prelude, by_launcher)
-    if asked.answer is not None and startup.is_supported(asked.answer):
-        findings += surroundings.frameworks(asked.answer.versions)
-        if import_torch:
-            findings.append(_torch(python, started, probe.environment(environ, current)))
+    if answer is None or not startup.is_supported(answer):
+        return []
+    findings = list(surroundings.frameworks(answer.versions))
+    if import_torch:
+        plain = probe.environment(environ, environ.get("PYTHONPATH"))
+        findings.append(_torch(python, started, plain))
     return findings
 
 

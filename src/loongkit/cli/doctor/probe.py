@@ -6,8 +6,9 @@ import json
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from loongkit.activation import PREFIX, versions
+from loongkit.activation import PREFIX, settings, versions
 
 #: Import names of the frameworks that the doctor reports.
 FRAMEWORKS = (
@@ -25,10 +26,20 @@ _MARK = "loongkit-doctor-answer "
 _SECONDS = 60
 _IMPORT_SECONDS = 300
 
-# Runs in any Python, 2.7 included. PathFinder alone is asked, without the empty entry that `-c`
-# adds: what it finds is what the interpreter found at its start.
-_PROGRAM = r"""
-import json, os, platform, sys
+# What `-c` puts first on the path is the current folder, and a json.py there is none of the job's
+# start-up. PYTHONSAFEPATH keeps it out from Python 3.11 on, this line in older ones.
+_WITHOUT_CURRENT_FOLDER = """
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+"""
+
+# Runs in any Python, 2.7 included. PathFinder alone is asked: what it finds is what the interpreter
+# found at its start.
+_PROGRAM = (
+    _WITHOUT_CURRENT_FOLDER
+    + r"""
+import json, os, platform
 given = json.loads(sys.argv[1])
 answer = {
     "version": platform.python_version(),
@@ -65,6 +76,14 @@ def found_versions(metadata):
             continue
 
 
+def settings_here(reading):
+    try:
+        found = reading.read(given["settings"])
+        return [found.values, found.sources, found.problems]
+    except Exception:  # no Loongkit was loaded, or one of another version
+        return None
+
+
 if sys.version_info >= (3, 10):
     from importlib import metadata
     from importlib.machinery import PathFinder
@@ -78,6 +97,7 @@ if sys.version_info >= (3, 10):
     answer["following"] = origin(PathFinder, "sitecustomize", others)
     answer["following_ran"] = "sitecustomize" in sys.modules
     answer["armed"] = session is not None and bool(session.SESSION.records)
+    answer["settings_found"] = settings_here(sys.modules.get("loongkit.activation.settings"))
     answer["package"] = getattr(package, "__file__", "") or ""
     answer["package_version"] = getattr(package, "__version__", "") or ""
     answer["importable"] = origin(PathFinder, "loongkit", [given["folder"]] + path)
@@ -85,6 +105,7 @@ if sys.version_info >= (3, 10):
     answer["versions"] = list(found_versions(metadata))
 sys.stdout.write("\n" + given["mark"] + json.dumps(answer) + "\n")
 """
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +115,9 @@ class Answer:
     ``winner`` is the sitecustomize that the interpreter runs, ``following`` the one it would run
     without ours, ``following_ran`` whether the last of them ended well; ``package`` is the file
     of the Loongkit it loaded, ``importable`` that of the one ``import loongkit`` finds by itself;
-    ``owners`` are the distributions that install a package called loongkit.
+    ``owners`` are the distributions that install a package called loongkit;
+    ``settings_found`` is what the user's settings come to there (values, sources, problems), None
+    where nothing read them.
     """
 
     version: str
@@ -109,6 +132,16 @@ class Answer:
     importable: str = ""
     owners: list[list[str]] = field(default_factory=list)
     versions: list[list[str]] = field(default_factory=list)
+    settings_found: list[Any] | None = None
+
+    def settings_read(self) -> settings.Settings | None:
+        """Return the user's settings as that interpreter reads them: it may lack PyYAML."""
+        if self.settings_found is None:
+            return None
+        found = settings.Settings()
+        found.values, found.sources, problems = self.settings_found
+        found.problems = [(variable, text) for variable, text in problems]
+        return found
 
 
 @dataclass(frozen=True)
@@ -121,8 +154,12 @@ class Probe:
 
 
 def environment(environ: Mapping[str, str], pythonpath: str | None) -> dict[str, str]:
-    """Return the environment of a test process: no setting of the user's but a level, no log."""
+    """Return the environment of a test process: no setting of the user's but a level, no log.
+
+    Modules in the current folder are not imported (see the program for Python 3.10).
+    """
     changed = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+    changed["PYTHONSAFEPATH"] = "1"
     changed |= {"LOONGKIT_ALL": "1", "LOONGKIT_LOGDIR": "stderr", "LOONGKIT_LOGLEVEL": "error"}
     changed.pop("PYTHONPATH", None)
     if pythonpath is not None:
@@ -130,14 +167,27 @@ def environment(environ: Mapping[str, str], pythonpath: str | None) -> dict[str,
     return changed
 
 
-def ask(python: str, environ: Mapping[str, str], prelude: str, folder: str) -> Probe:
+def ask(
+    python: str,
+    environ: Mapping[str, str],
+    prelude: str,
+    folder: str,
+    settings_given: Mapping[str, str],
+) -> Probe:
     """Start a test process and return what it says of itself. Raises nothing.
 
-    ``folder`` is the working directory, the first place where a script there looks for modules.
+    ``folder`` is the working directory, the first place where a script there looks for modules;
+    ``settings_given`` are the user's settings, which it reads but does not act upon.
     """
     names = [d for name in FRAMEWORKS for d in versions.DISTRIBUTIONS.get(name, (name,))]
     given = json.dumps(
-        {"prelude": prelude, "folder": folder, "mark": _MARK, "distributions": names}
+        {
+            "prelude": prelude,
+            "folder": folder,
+            "mark": _MARK,
+            "distributions": names,
+            "settings": dict(settings_given),
+        }
     )
     done = _run([python, "-c", _PROGRAM, given], environ, _SECONDS)
     if isinstance(done, str):
@@ -151,7 +201,7 @@ def ask(python: str, environ: Mapping[str, str], prelude: str, folder: str) -> P
 
 def import_torch(python: str, environ: Mapping[str, str]) -> tuple[bool, str]:
     """Import torch in a test process; return whether it went well, and the version or the error."""
-    program = f"import torch; print({_MARK!r} + torch.__version__)"
+    program = f"{_WITHOUT_CURRENT_FOLDER}\nimport torch; print({_MARK!r} + torch.__version__)"
     done = _run([python, "-c", program], environ, _IMPORT_SECONDS)
     if isinstance(done, str):
         return False, done

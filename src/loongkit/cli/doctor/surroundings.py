@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Mapping
 
 from loongkit import __version__
-from loongkit.activation import logs, plan, settings
+from loongkit.activation import config, logs, plan, settings
 from loongkit.cli.doctor.finding import Finding, note, ok, problem
-from loongkit.cli.plan import read_machine
+from loongkit.cli.plan import read_machine, stopped_by_strict, strict_line
 from loongkit.cli.plan_text import cpu_line
 
 _PRELUDE_ENDING = os.path.join("loongkit", "prelude")
@@ -117,8 +117,20 @@ def log(found: settings.Settings) -> Finding:
 def settings_of(found: settings.Settings) -> Iterator[Finding]:
     """Report what is wrong with the settings, and whether they ask for anything."""
     for _, text in found.problems:
-        yield note("settings", text)
+        if text.startswith(f"{config.VARIABLE}="):  # the whole file, not an entry of it
+            advice = "mend that, or set the variables in the environment: none in the file counts"
+            yield problem("settings", text, advice)
+        else:
+            yield note("settings", text)
     decisions = plan.decide(found, plan.entries()).values()
+    stopping = stopped_by_strict(found, decisions)
+    if stopping:
+        variables = " and ".join(decision.entry.variable for decision in stopping)
+        yield problem(
+            "settings",
+            strict_line(stopping),
+            f"unset {variables}, or unset LOONGKIT_STRICT to run without",
+        )
     if any(decision.on or decision.asked for decision in decisions):
         yield ok("settings", "`loongkit plan` shows what they switch on")
     else:
