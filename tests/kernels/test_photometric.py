@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import re
+
 import pytest
 
 np = pytest.importorskip("numpy")
@@ -27,6 +30,7 @@ CHAINS = {
     "saturation": Steps(saturation=1.5),
     "hue over a turn": Steps(hue=-500.0),
     "no saturation": Steps(saturation=0.0),
+    "far too much": Steps(90.0, 9.0, True, 30.0, False, 360.0),
     "order": Steps(order=(2, 1, 0)),
 }
 
@@ -194,6 +198,14 @@ def test_no_image_makes_numba_compile_again():
         kernels.distort_exactly(make(), ALL)
     assert [list(kernel.signatures) for kernel in loops.kernels()] == before
     assert all(len(signatures) == 1 for signatures in before)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64 instructions")
+@pytest.mark.parametrize("name", ["fused", "fused_same_hue", "adjust"])
+def test_the_loops_are_vector_code(name):
+    kernel = getattr(loops.kernels(), name)
+    code = kernel.inspect_asm(kernel.signatures[0])
+    assert re.search(r"\bv?(div|mul)ps\b", code)
 
 
 def test_without_numbas_compiler_there_are_no_kernels(monkeypatch):

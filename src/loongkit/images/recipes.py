@@ -14,7 +14,7 @@ import numpy as np
 
 from loongkit.kernels import photometric, photometric_bytes, photometric_loops
 from loongkit.kernels.photometric import Steps
-from loongkit.kernels.photometric_bytes import Tables, composed
+from loongkit.kernels.photometric_bytes import Scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,26 +215,28 @@ def _covers_mmseg(transform: Any, results: Any) -> bool:
 
 
 def _run_mmseg(call: Call) -> Any:
-    tables = _draw_tables(call.transform, call.random)
-    return call.finished(photometric_bytes.distort(call.results["img"], tables))
+    steps = _draw_for_bytes(call.transform, call.random)
+    return call.finished(photometric_bytes.distort(call.results["img"], steps))
 
 
-def _draw_tables(transform: Any, random: Any) -> Tables:
-    """Draw as mmseg does, and ask its own ``convert`` what becomes of each byte."""
+def _draw_for_bytes(transform: Any, random: Any) -> photometric_bytes.Steps:
+    """Draw as mmseg does, and ask its own ``convert`` what becomes of each saturation."""
 
-    def contrast() -> Any:
+    def contrast() -> tuple[Scale, ...]:
         if random.randint(2):
-            alpha = random.uniform(transform.contrast_lower, transform.contrast_upper)
-            return transform.convert(_BYTES, alpha=alpha)
-        return None
+            factor = random.uniform(transform.contrast_lower, transform.contrast_upper)
+            return (Scale(factor, 0.0),)
+        return ()
 
-    first = saturation = hue = last = None
+    first: tuple[Scale, ...] = ()
+    last: tuple[Scale, ...] = ()
+    saturation = hue = None
     if random.randint(2):
-        beta = random.uniform(-transform.brightness_delta, transform.brightness_delta)
-        first = transform.convert(_BYTES, beta=beta)
+        summand = random.uniform(-transform.brightness_delta, transform.brightness_delta)
+        first = (Scale(1.0, summand),)
     mode = random.randint(2)
     if mode == 1:
-        first = composed(first, contrast())
+        first += contrast()
     if random.randint(2):
         alpha = random.uniform(transform.saturation_lower, transform.saturation_upper)
         saturation = transform.convert(_BYTES, alpha=alpha)
@@ -243,7 +245,7 @@ def _draw_tables(transform: Any, random: Any) -> Tables:
         hue = ((_BYTES.astype(int) + shift) % 180).astype(np.uint8)
     if mode == 0:
         last = contrast()
-    return Tables(first, saturation, hue, last)
+    return photometric_bytes.Steps(first, saturation, hue, last)
 
 
 _MMSEG = Recipe(_covers_mmseg, _run_mmseg, photometric_bytes.kernels, exact=True)

@@ -26,6 +26,10 @@ _F32 = np.float32
 #: Largest difference of ``distort`` from the original on a scale of 0 to 255.
 BOUND = 1e-3
 
+#: Largest contrast, saturation and hue for which the bound holds. More of the first two scales the
+#: differences up, and a hue of more than a turn would have to be wrapped more than once.
+_MOST = (2.0, 2.0, 360.0)
+
 #: Pixels that are worked on together: two such buffers lie about in a core's own cache.
 _TILE = 50_000
 
@@ -74,14 +78,22 @@ def distort(image: Any, steps: Steps) -> Any:
 
     ``image``, see ``covers``, is left as it is. The result is within ``BOUND`` of the original
     chain's on a scale of 0 to 255; images of a much wider scale or with infinities and NaN, and
-    hues of more than a turn, take the exact route.
+    steps beyond ``_MOST``, take the exact route.
     """
-    if steps.hue is not None and not -360 <= steps.hue <= 360:
+    if not _is_measured(steps):
         return distort_exactly(image, steps)
     out = np.empty(image.shape, _F32)
     if _distort_into(out, image, steps):
         return distort_exactly(image, steps)
     return out
+
+
+def _is_measured(steps: Steps) -> bool:
+    """Tell whether the bound was measured for steps of this size; a NaN is of no size."""
+    return all(
+        value is None or abs(value) <= most
+        for value, most in zip((steps.contrast, steps.saturation, steps.hue), _MOST, strict=True)
+    )
 
 
 def _distort_into(out: Any, image: Any, steps: Steps) -> bool:

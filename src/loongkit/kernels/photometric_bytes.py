@@ -1,9 +1,10 @@
-"""Random photometric distortion of an 8-bit image, through tables and to the last bit.
+"""Random photometric distortion of an 8-bit image, tile by tile and to the last bit.
 
-On bytes each step of mmseg's PhotoMetricDistortion is a function of one byte, so that 256 results
-of the original's own code hold all of it: steps that follow each other become one table. The
-conversions between BGR and HSV are OpenCV's, whose 8-bit code nothing here can beat; between them
-a loop walks the one channel that changes, in place.
+The steps are those of mmseg's PhotoMetricDistortion. Brightness and contrast are one multiplication
+and addition in float32, clipped and cut to a byte, over all channels. What happens to saturation
+and hue is a function of one byte, of which a table holds all 256 results. The conversions between
+BGR and HSV are OpenCV's, whose 8-bit code nothing here can beat; between them a loop walks the one
+channel that changes, in place.
 """
 
 from __future__ import annotations
@@ -26,23 +27,33 @@ if TYPE_CHECKING:
     Kernel = Callable[..., Any]
     Operation = Callable[[Any, Any], Any]
 
+_F32 = np.float32
+_BLACK, _WHITE = _F32(0), _F32(255)
 _HUE, _SATURATION = 0, 1
 
 
-class Tables(NamedTuple):
-    """Tables of 256 bytes for each part of the chain; None leaves a part out.
+class Scale(NamedTuple):
+    """Multiplies each byte by ``factor`` and adds ``summand``."""
 
-    ``first`` and ``last`` apply to all channels, before and after the colour conversions.
+    factor: float
+    summand: float
+
+
+class Steps(NamedTuple):
+    """What is to be done to an image, as it was drawn.
+
+    ``first`` and ``last`` apply to all channels, one after the other, before and after the colour
+    conversions. ``saturation`` and ``hue`` are tables of 256 bytes; None leaves the step out.
     """
 
-    first: Any = None
+    first: tuple[Scale, ...] = ()
     saturation: Any = None
     hue: Any = None
-    last: Any = None
+    last: tuple[Scale, ...] = ()
 
 
 def covers(image: Any) -> bool:
-    """Tell whether an image is one that the tables serve.
+    """Tell whether an image is one that the kernels take.
 
     A plain uint8 array of shape (height, width, 3) with at least one pixel, of any strides.
     """
@@ -55,21 +66,12 @@ def covers(image: Any) -> bool:
     )
 
 
-def composed(first: Any, second: Any) -> Any:
-    """Return the table that does what ``first`` and then ``second`` do; None changes nothing."""
-    if first is None or second is None:
-        return first if second is None else second
-    return second[first]
-
-
-def distort(image: Any, tables: Tables) -> Any:
+def distort(image: Any, steps: Steps) -> Any:
     """Return the distorted image as a new C-contiguous array of the same shape.
 
-    ``image``, see ``covers``, is left as it is; where no table is given it is itself returned.
+    ``image``, see ``covers``, is left as it is; where there is nothing to do it is itself returned.
     """
-    if tables.saturation is None and tables.hue is None:
-        tables = Tables(first=composed(tables.first, tables.last))
-    operations = _operations(tables)
+    operations = _operations(steps)
     if not operations:
         return image
     out = np.empty(image.shape, np.uint8)
@@ -82,13 +84,16 @@ def distort(image: Any, tables: Tables) -> Any:
     return out
 
 
-def _operations(tables: Tables) -> list[Operation]:
+def _operations(steps: Steps) -> list[Operation]:
     """Return functions of a source and a destination, which return the destination."""
     compiled = kernels()
 
-    def look_up(table: Any) -> Operation:
+    def scale(change: Scale) -> Operation:
+        factor, summand = _F32(change.factor), _F32(change.summand)
+
         def convert(source: Any, out: Any) -> Any:
-            compiled.look_up(np.ascontiguousarray(source).reshape(-1), table, out.reshape(-1))
+            flat = np.ascontiguousarray(source).reshape(-1)
+            compiled.scale(flat, factor, summand, out.reshape(-1))
             return out
 
         return convert
@@ -104,21 +109,17 @@ def _operations(tables: Tables) -> list[Operation]:
     def to_bgr(source: Any, out: Any) -> Any:
         return cv2.cvtColor(source, cv2.COLOR_HSV2BGR, out)
 
-    operations = []
-    if tables.first is not None:
-        operations.append(look_up(tables.first))
-    for channel, table in ((_SATURATION, tables.saturation), (_HUE, tables.hue)):
+    operations = [scale(change) for change in steps.first]
+    for channel, table in ((_SATURATION, steps.saturation), (_HUE, steps.hue)):
         if table is not None:
             operations += [to_hsv(channel, table), to_bgr]
-    if tables.last is not None:
-        operations.append(look_up(tables.last))
-    return operations
+    return operations + [scale(change) for change in steps.last]
 
 
 class Kernels(NamedTuple):
     """The compiled loops: over a flat image, and over an array of shape (pixels, 3)."""
 
-    look_up: Kernel
+    scale: Kernel
     walk: Kernel
 
 
@@ -131,7 +132,7 @@ def kernels() -> Kernels:
         Exception: whatever numba raises where it can't compile here.
     """
     check_compiler()
-    byte = types.uint8
+    byte, f32 = types.uint8, types.float32
     source, table = (types.Array(byte, 1, "C", readonly=True) for _ in range(2))
     flat, pixels = types.Array(byte, 1, "C"), types.Array(byte, 2, "C")
 
@@ -140,14 +141,17 @@ def kernels() -> Kernels:
         return kernel
 
     return Kernels(
-        look_up=compiled(_look_up, types.void(source, table, flat)),
+        scale=compiled(_scale, types.void(source, f32, f32, flat)),
         walk=compiled(_walk, types.void(pixels, types.uintp, table)),
     )
 
 
-def _look_up(source: Any, table: Any, out: Any) -> None:
+def _scale(source: Any, factor: Any, summand: Any, out: Any) -> None:
     for index in range(source.size):
-        out[index] = table[source[index]]
+        value = _F32(source[index]) * factor + summand
+        value = value if value > _BLACK else _BLACK
+        value = value if value < _WHITE else _WHITE
+        out[index] = np.uint8(np.int32(value))
 
 
 def _walk(pixels: Any, channel: Any, table: Any) -> None:
