@@ -22,6 +22,11 @@ ONE_ULP = CONFIG.with_name("retinanet_r18_one_ulp.py")
 TRAIN = Path(mmdet.__file__).parent / ".mim" / "tools" / "train.py"
 STEPS = 8
 BITS_KEPT = {"LOONGKIT_ALL": "1", "LOONGKIT_FUSED_ADAMW": "0"}
+IMAGES = {
+    "LOONGKIT_IMNORMALIZE": "1",
+    "LOONGKIT_DISTORTION": "1",
+    "LOONGKIT_DISTORTION_EXACT": "1",
+}
 SUMMARY = """\
 ============================ Loongkit Feature Summary ============================
 Enabled Features                 Configurations
@@ -92,6 +97,20 @@ def test_spawned_workers_give_the_same_batches(trained) -> None:
     spawned = trained(2, True, "mp_start_method=spawn", "runner.max_iters=3")
     assert spawned.records == trained(2).records[:3]
     assert SUMMARY in spawned.output
+
+
+@pytest.mark.parametrize(
+    ("workers", "options"), [(0, ()), (2, ()), (2, ("mp_start_method=spawn",))]
+)
+def test_exact_image_kernels_keep_every_bit_and_have_their_stars(
+    trained, tmp_path: Path, workers: int, options: tuple[str, ...]
+) -> None:
+    steps = 4
+    changed = [f"runner.max_iters={steps}", f"data.workers_per_gpu={workers}", *options]
+    ours = Trained(tmp_path, CONFIG, changed, **IMAGES)
+    assert ours.records == trained(workers).records[:steps]
+    assert "imnormalize                    * None" in ours.output
+    assert "distortion                     * {'exact': True}" in ours.output
 
 
 def test_the_summary_is_printed_once_and_only_with_loongkit(trained) -> None:
