@@ -282,3 +282,16 @@ def test_usercustomize_is_not_used_and_not_disturbed(tmp_path: Path) -> None:
 def _outside_venvs() -> str:
     """The interpreter that a virtual environment was made from: those run no usercustomize."""
     return os.path.realpath(sys.executable)
+
+
+@pytest.mark.parametrize("python", children.older_interpreters())
+@pytest.mark.parametrize("option", ["-B", "-O", "-s"])
+def test_older_interpreters_leave_nothing_in_the_folder(
+    python: str, option: str, tmp_path: Path
+) -> None:
+    """Python 2 compiles into the folder itself, where Python 3 would meet the file some day."""
+    prelude = copies.copy_package(tmp_path) / "prelude"
+    env = children.clean_env(PYTHONPATH=str(prelude), LOONGKIT_ALL="1")
+    result = children.run(option, "-c", "print(1)", python=python, env=env)
+    assert result.seen_by_user == (b"1\n", b"", 0)
+    assert {path.name for path in prelude.iterdir()} <= {"sitecustomize.py", "__pycache__"}

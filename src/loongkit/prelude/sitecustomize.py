@@ -106,6 +106,20 @@ def _find_next(entries):
     return None
 
 
+def _leave_no_bytecode():
+    """Remove what Python 2 compiles into this folder.
+
+    It lies beside the source there, and once Loongkit is uninstalled Python 3 would take it for a
+    module of its own and complain.
+    """
+    source = os.path.splitext(os.path.abspath(__file__))[0] + ".py"
+    for compiled in (source + "c", source + "o"):
+        try:
+            os.unlink(compiled)
+        except OSError:
+            pass
+
+
 def _chain_by_importers():
     """Do the same where the import system has no specs yet."""
     import pkgutil
@@ -123,6 +137,8 @@ def _chain_by_importers():
 
 if _is_asked():
     _arm()
+if sys.version_info[0] == 2:
+    _leave_no_bytecode()
 if sys.version_info < (3, 5):
     _chain_by_importers()
 else:
