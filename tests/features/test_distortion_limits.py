@@ -156,6 +156,7 @@ def view_cases() -> dict:
     return {
         "the same image twice": lambda: [one.copy()] * 2,
         "a view of the same image": lambda: (lambda kept: [kept, kept[:]])(one.copy()),
+        "overlapping crops": lambda: (lambda kept: [kept[:-2], kept[2:]])(one.copy()),
         "read-only": lambda: [other.copy(), read_only],
         "an array of images": lambda: np.stack([one, one + 1]),
         "no images": list,

@@ -102,6 +102,10 @@ STEP_ASIDE = {
         "numba.njit = broken\n",
         ["failed", "no compiler today"],
     ),
+    "numba's compiler is off": (
+        "import os; os.environ['NUMBA_DISABLE_JIT'] = '1'\n",
+        ["failed", "NUMBA_DISABLE_JIT is set"],
+    ),
     "another OpenCV": (
         "import loongkit.kernels.normalize as k\nreal = k.normalize\n"
         "k.normalize = lambda *a: real(*a) + np.float32(1e-6)\n",

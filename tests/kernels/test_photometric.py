@@ -208,13 +208,6 @@ def test_the_loops_are_vector_code(name):
     assert re.search(r"\bv?(div|mul)ps\b", code)
 
 
-def test_without_numbas_compiler_there_are_no_kernels(monkeypatch):
-    monkeypatch.setattr(loops.numba.config, "DISABLE_JIT", 1)
-    loops.kernels.cache_clear()
-    with pytest.raises(RuntimeError, match="NUMBA_DISABLE_JIT"):
-        loops.kernels()
-
-
 class Subclass(np.ndarray):
     pass
 

@@ -26,11 +26,13 @@ def kernels_of(name: str) -> Any:
     """Import ``loongkit.kernels.<name>``, and numba with it.
 
     Raises:
-        RuntimeError: numba is too old.
+        RuntimeError: numba is too old, or its compiler is switched off.
         Exception: whatever importing numba raises where it does not fit NumPy or the machine.
     """
     numba = importlib.import_module("numba")
     reason = versions.mismatch(NUMBA, getattr(numba, "__version__", None))
     if reason is not None:
         raise RuntimeError(reason)
+    if numba.config.DISABLE_JIT:
+        raise RuntimeError("NUMBA_DISABLE_JIT is set: without compiler the kernels would crawl")
     return importlib.import_module(f"loongkit.kernels.{name}")

@@ -7,6 +7,7 @@ same arguments; where one raises, the same exception has come after the same dra
 
 from __future__ import annotations
 
+from itertools import combinations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -102,6 +103,10 @@ def _run_mmdet_2(call: Call) -> Any:
     return call.finished(call.distort(call.results["img"], steps))
 
 
+#: Candidates that numpy may try out when it looks for a common element of two strided arrays.
+_OVERLAP_EFFORT = 10_000
+
+
 def _covers_multi_view(transform: Any, results: Any) -> bool:
     if not isinstance(results, dict) or type(results.get("img")) not in (list, tuple):
         return False
@@ -109,10 +114,20 @@ def _covers_multi_view(transform: Any, results: Any) -> bool:
     return (
         len(images) > 0
         and all(photometric.covers(image) and _is_editable(image) for image in images)
-        # The original edits its input: the second mention of an image would see that.
-        and len({image.__array_interface__["data"][0] for image in images}) == len(images)
+        # The original edits its input: an image that shares pixels with another would see that.
+        and not any(_share_pixels(one, other) for one, other in combinations(images, 2))
         and _has_plain_ranges(transform)
     )
+
+
+def _share_pixels(one: Any, other: Any) -> bool:
+    """Tell whether two images overlap; camera views interleaved in one array do not."""
+    if not np.may_share_memory(one, other):  # compares the bounds alone
+        return False
+    try:
+        return np.shares_memory(one, other, max_work=_OVERLAP_EFFORT)
+    except Exception:  # numpy's TooHardError, whose home has moved between releases
+        return True
 
 
 def _is_editable(image: Any) -> bool:

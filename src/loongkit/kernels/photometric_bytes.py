@@ -18,7 +18,6 @@ import numpy as np
 from numba import types
 
 from loongkit.kernels.photometric import tile_rows, tiles
-from loongkit.kernels.photometric_loops import check_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,10 +127,8 @@ def kernels() -> Kernels:
     """Compile the loops, once a process; forked children inherit them.
 
     Raises:
-        RuntimeError: numba's compiler is switched off.
         Exception: whatever numba raises where it can't compile here.
     """
-    check_compiler()
     byte, f32 = types.uint8, types.float32
     source, table = (types.Array(byte, 1, "C", readonly=True) for _ in range(2))
     flat, pixels = types.Array(byte, 1, "C"), types.Array(byte, 2, "C")

@@ -59,10 +59,8 @@ def kernels() -> Kernels:
     killed by GNU OpenMP.
 
     Raises:
-        RuntimeError: numba's compiler is switched off.
         Exception: whatever numba raises where it can't compile here.
     """
-    check_compiler()
     f32, index = types.float32, types.intp
     source, written = types.Array(f32, 1, "C", readonly=True), types.Array(f32, 1, "C")
 
@@ -76,16 +74,6 @@ def kernels() -> Kernels:
         adjust=compiled(_adjust, types.void(source, f32, types.boolean, f32, written)),
         finish=compiled(_finish, types.void(source, f32, index, index, index, written)),
     )
-
-
-def check_compiler() -> None:
-    """Refuse to go on where numba would run the loops as Python code.
-
-    Raises:
-        RuntimeError: numba's compiler is switched off.
-    """
-    if numba.config.DISABLE_JIT:
-        raise RuntimeError("NUMBA_DISABLE_JIT is set: without compiler the kernels would crawl")
 
 
 def _fused_loop(shifts: bool) -> Kernel:
