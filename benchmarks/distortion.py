@@ -21,7 +21,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from _pairs import Outcome, arguments, compare, cpu_seconds, report
+from _pairs import Outcome, arguments, compare, cpu_seconds, in_forked_worker, report
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
@@ -118,19 +118,6 @@ def measure(
         return run
 
     return compare(name, timed(method.stock), timed(ours), pairs=pairs)
-
-
-def in_forked_worker(function: Callable[[], object]) -> float:
-    """CPU seconds of the first call of a function in a newly forked process."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writer, repr(cpu_seconds(function)).encode())
-        os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    with os.fdopen(reader) as pipe:
-        return float(pipe.read())
 
 
 def floats(method: Method, pairs: int) -> list[Outcome]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from _pairs import Outcome, arguments, compare, cpu_seconds, report
+from _pairs import Outcome, arguments, compare, cpu_seconds, in_forked_worker, report
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
@@ -59,19 +59,6 @@ def measure(name: str, images: list[Any], to_rgb: bool, pairs: int) -> Outcome:
         return lambda: cpu_seconds(lambda: [function(one, MEAN, STD, to_rgb) for one in images])
 
     return compare(name, run(stock), run(imnormalize), pairs=pairs)
-
-
-def in_forked_worker(function: Callable[[], object]) -> float:
-    """CPU seconds of the first call of a function in a newly forked process."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writer, repr(cpu_seconds(function)).encode())
-        os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    with os.fdopen(reader) as pipe:
-        return float(pipe.read())
 
 
 def first_image_in_a_worker(pairs: int) -> Outcome:
