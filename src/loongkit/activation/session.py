@@ -11,16 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from loongkit.activation.feature import Feature
     from loongkit.activation.marks import Marks
     from loongkit.activation.patching import Patcher
 
 #: Importing this module makes the process a possible trainer (its hook notes the first step).
 OPTIMIZER_MODULE = "torch.optim.optimizer"
-
-
-#: Outcome of a hook that has to wait; neither an error nor a success.
-NOT_YET = ("", "")
 
 
 class Session:
@@ -36,6 +31,9 @@ class Session:
         #: Modules whose import had begun and not ended when Loongkit was armed, each with the
         #: features that wait for that end.
         self.unfinished: dict[str, list[str]] = {}
+        #: Packages that a gate names and nobody has imported yet, each with the features that
+        #: wait for it and the modules whose hooks are then to run.
+        self.waiting: dict[str, list[tuple[str, str]]] = {}
         self._marks: Marks | None = None
 
     @property
@@ -79,7 +77,8 @@ class Session:
             if record.state == states.ENABLED:
                 record.move(states.ARMED)
                 fresh.append(record.name)
-        self.watchers.setdefault(OPTIMIZER_MODULE, [])
+        for name in (OPTIMIZER_MODULE, *self.waiting):
+            self.watchers.setdefault(name, [])
         if self.finder is None:
             self.finder = hooks.PostImportFinder(self.fire)
         if self.finder not in sys.meta_path:
@@ -100,6 +99,9 @@ class Session:
         try:
             self.unfinished.pop(name, None)
             self._run_hooks(name, module, self.watchers.get(name, []), late=False)
+            for feature, target in self.waiting.pop(name, []):
+                if target in sys.modules:
+                    self._run_hooks(target, sys.modules[target], [feature], late=True)
             for other in list(self.unfinished):
                 self._retry(other)
             if self.finder is not None:
@@ -151,13 +153,15 @@ class Session:
             logs.error(f"the first optimiser step can't be noticed, no summary: {error!r}")
 
     def _apply(self, feature: str, name: str, module: ModuleType, late: bool) -> None:
+        from loongkit.activation import applying
+
         record = self.records[feature]
         if record.out or not record.decision.on:
             return
         patcher = self._patcher(record)
         outer, patcher.late = patcher.late, late
         try:
-            outcome = _outcome(record, patcher, name, module)
+            outcome = applying.outcome(record, patcher, name, module)
         except BaseException as error:
             _abandon(record, patcher, f"interrupted by {type(error).__name__}")
             raise
@@ -165,9 +169,29 @@ class Session:
             patcher.late = outer
         if outcome is None:
             self._confirm(record, patcher)
-        elif outcome is not NOT_YET:
+        elif outcome[0] == applying.WAITING:
+            self._wait_for(outcome[1], feature, name)
+        else:
             patcher.undo()
             _drop(record, *outcome)
+
+    def _wait_for(self, package: str, feature: str, target: str) -> None:
+        """Have the hooks of ``target`` run once the package is there that the gate asks for."""
+        if not package:
+            return  # any module of the framework that the feature is for will do
+        waiting = self.waiting.setdefault(package, [])
+        if (feature, target) not in waiting:
+            waiting.append((feature, target))
+        self.watchers.setdefault(package, [])
+        if self.finder is not None:
+            self.finder.watched = set(self.watchers)
+
+    def settle(self) -> None:
+        """At the job's end: what a feature has waited for in vain is why it was skipped."""
+        for record in self.records.values():
+            if record.waits_for and not record.applied and not record.out:
+                record.strict = False  # there is nobody left to raise at
+                record.move(states.SKIPPED, record.waits_for)
 
     def _confirm(self, record: states.Record, patcher: Patcher) -> None:
         if record.out:  # given up while its hook ran, or by another thread
@@ -232,53 +256,6 @@ def _abandon(record: states.Record, patcher: Patcher, reason: str) -> None:
         record.move(states.FAILED, reason)
     except states.StrictError:
         pass  # the exception on its way says more
-
-
-def _outcome(
-    record: states.Record, patcher: Patcher, name: str, module: ModuleType
-) -> tuple[str, str] | None:
-    """Check the gates and run the feature's hooks on a module; return the side exit or None."""
-    from loongkit.activation import catalog, patching, versions
-
-    try:
-        feature = catalog.load(record.name)
-        own = [hook for target, hook in feature.hooks if target == name]
-        if own:
-            reason = versions.unmet(record.decision.entry.requires)
-            if reason is not None:
-                return states.SKIPPED, reason
-            record.gate_passed = True
-        elif not record.gate_passed:
-            return NOT_YET  # a support module came before the framework that the feature is for
-        for hook in own:
-            hook(module, patcher)
-        _run_support_hooks(feature, record, patcher, name)
-    except patching.Skip as skip:
-        return states.SKIPPED, str(skip)
-    except (KeyboardInterrupt, states.StrictError):
-        raise
-    except BaseException as error:  # the user's import must not fail because of us
-        return states.FAILED, f"{type(error).__name__}: {error}"
-    return None
-
-
-def _run_support_hooks(
-    feature: Feature, record: states.Record, patcher: Patcher, name: str
-) -> None:
-    """Run the support hooks of the module just imported, and those that waited for the gate."""
-    for target, hook in feature.support_hooks:
-        module = sys.modules.get(target)
-        if module is None:
-            continue
-        done = target in record.supported
-        executed_now = target == name and not patcher.late
-        if executed_now or (not done and hooks.import_stage(module)[0] == hooks.EXECUTED):
-            record.supported.add(target)
-            outer, patcher.late = patcher.late, patcher.late or target != name
-            try:
-                hook(module, patcher)
-            finally:
-                patcher.late = outer
 
 
 SESSION = Session()

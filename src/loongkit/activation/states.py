@@ -20,10 +20,20 @@ class Record:
     """The state of one feature in this process.
 
     ``gate_passed`` tells whether a hooked module was imported and met the version gates;
-    ``ran_early`` that a replacement ran while the feature was still being applied.
+    ``ran_early`` that a replacement ran while the feature was still being applied;
+    ``waits_for`` names the requirement of a package that was not imported so far.
     """
 
-    __slots__ = ("decision", "gate_passed", "ran_early", "reason", "state", "strict", "supported")
+    __slots__ = (
+        "decision",
+        "gate_passed",
+        "ran_early",
+        "reason",
+        "state",
+        "strict",
+        "supported",
+        "waits_for",
+    )
 
     def __init__(self, decision: Decision, strict: bool) -> None:
         self.decision = decision
@@ -31,6 +41,7 @@ class Record:
         self.reason = ""
         self.gate_passed = False
         self.ran_early = False
+        self.waits_for = ""
         #: Support modules whose hooks have run.
         self.supported: set[str] = set()
         self.strict = strict

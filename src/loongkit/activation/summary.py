@@ -110,6 +110,7 @@ def emit(session: Session, rank_is_0: bool) -> None:
     there, and only once.
     """
     target = session.settings.text("LOONGKIT_SUMMARY") or "stdout"
+    session.settle()
     text = render(rows_of(session), remarks_of(session))
     if not text or target == "off":
         return

@@ -125,3 +125,8 @@ def unmet(requires: tuple[str, ...]) -> str | None:
         if reason is not None:
             return reason
     return None
+
+
+def absent(requires: tuple[str, ...]) -> list[str]:
+    """Return the packages that the gates name and nobody has imported so far."""
+    return [name for name in map(package, requires) if name not in sys.modules]
