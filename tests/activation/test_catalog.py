@@ -128,7 +128,9 @@ def test_the_start_up_index_says_what_the_declarations_say() -> None:
 def test_the_entries_of_the_index() -> None:
     for entry, feature in zip(plan.entries(), FEATURES, strict=True):
         for name in plan.Entry.__slots__:
-            if name != "options":
+            if name == "at_start":
+                assert entry.at_start == bool(feature.start_hooks)
+            elif name != "options":
                 assert getattr(entry, name) == getattr(feature, name), name
         assert [option[1] for option in entry.options] == [o.variable for o in feature.options]
 

@@ -11,6 +11,7 @@ from loongkit.activation import catalog, hooks, patching, states, versions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from loongkit.activation.feature import Feature
@@ -24,31 +25,52 @@ def outcome(
     record: states.Record, patcher: Patcher, name: str, module: ModuleType
 ) -> tuple[str, str] | None:
     """Check the gates and run the feature's hooks on a module; return the side exit or None."""
+    return _side_exit(lambda: _run_hooks(record, patcher, name, module))
+
+
+def at_start(record: states.Record, patcher: Patcher) -> tuple[str, str] | None:
+    """Run the hooks that act before any framework is imported; return the side exit or None."""
+
+    def run() -> None:
+        for hook in catalog.load(record.name).start_hooks:
+            hook(patcher)
+
+    return _side_exit(run)
+
+
+def _side_exit(run: Callable[[], tuple[str, str] | None]) -> tuple[str, str] | None:
+    """Contain what a hook raises: the user's import must not fail because of us."""
     try:
-        feature = catalog.load(record.name)
-        own = [hook for target, hook in feature.hooks if target == name]
-        if own:
-            requires = record.decision.entry.requires
-            absent = versions.absent(requires)
-            there = [gate for gate in requires if versions.package(gate) not in absent]
-            reason = versions.unmet(tuple(there))
-            if reason is not None:
-                return states.SKIPPED, reason
-            if absent:
-                record.waits_for = versions.unmet(requires) or ""
-                return WAITING, absent[0]
-            record.gate_passed = True
-        elif not record.gate_passed:
-            return WAITING, ""  # a support module came before the framework that the feature is for
-        for hook in own:
-            hook(module, patcher)
-        _run_support_hooks(feature, record, patcher, name)
+        return run()
     except patching.Skip as skip:
         return states.SKIPPED, str(skip)
     except (KeyboardInterrupt, states.StrictError):
         raise
-    except BaseException as error:  # the user's import must not fail because of us
+    except BaseException as error:
         return states.FAILED, f"{type(error).__name__}: {error}"
+
+
+def _run_hooks(
+    record: states.Record, patcher: Patcher, name: str, module: ModuleType
+) -> tuple[str, str] | None:
+    feature = catalog.load(record.name)
+    own = [hook for target, hook in feature.hooks if target == name]
+    if own:
+        requires = record.decision.entry.requires
+        absent = versions.absent(requires)
+        there = [gate for gate in requires if versions.package(gate) not in absent]
+        reason = versions.unmet(tuple(there))
+        if reason is not None:
+            return states.SKIPPED, reason
+        if absent:
+            record.waits_for = versions.unmet(requires) or ""
+            return WAITING, absent[0]
+        record.gate_passed = True
+    elif not record.gate_passed:
+        return WAITING, ""  # a support module came before the framework that the feature is for
+    for hook in own:
+        hook(module, patcher)
+    _run_support_hooks(feature, record, patcher, name)
     return None
 
 

@@ -47,6 +47,7 @@ def index_rows(declared: tuple[Feature, ...]) -> tuple[tuple[object, ...], ...]:
             feature.requires,
             tuple((o.key, o.variable, o.kind, o.default, o.always_shown) for o in feature.options),
             feature.targets,
+            bool(feature.start_hooks),
         )
         for feature in declared
     )

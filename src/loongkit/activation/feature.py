@@ -114,6 +114,7 @@ class Feature:
         self.implemented = implemented
         self.hooks: list[tuple[str, Callable[[Any, Any], None]]] = []
         self.support_hooks: list[tuple[str, Callable[[Any, Any], None]]] = []
+        self.start_hooks: list[Callable[[Any], None]] = []
         for option in options:
             option.variable = option.variable or f"{self.variable}_{option.key.upper()}"
 
@@ -135,6 +136,15 @@ class Feature:
             return hook
 
         return register
+
+    def at_start(self, hook: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Register ``hook(patcher)`` to run when Loongkit is armed, before any framework is there.
+
+        Only in a process that a launcher has given a local rank: it is going to train. No version
+        gate is checked, since there is nothing yet whose version could be read.
+        """
+        self.start_hooks.append(hook)
+        return hook
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ class Entry:
     """One row of the start-up index: what a job knows of a feature before loading its file."""
 
     __slots__ = (
+        "at_start",
         "depends_on",
         "follows",
         "group",
@@ -42,6 +43,7 @@ class Entry:
         requires: tuple[str, ...],
         options: tuple[tuple[str, str, str, bool | int | str, bool], ...],
         targets: tuple[str, ...],
+        at_start: bool = False,
     ) -> None:
         self.name = name
         self.variable = PREFIX + name.upper()
@@ -53,6 +55,7 @@ class Entry:
         self.requires = requires
         self.options = options
         self.targets = targets
+        self.at_start = at_start
 
 
 class Decision:

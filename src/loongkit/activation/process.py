@@ -73,9 +73,18 @@ def kind(arguments: Sequence[str] | None = None) -> str:
     return next((found for mark, found in marks if text.endswith(mark)), MAIN)
 
 
+#: Where launchers say the rank of a process on its node: torchrun, Slurm, Open MPI.
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
 def local_rank(environ: Mapping[str, str]) -> int:
-    """Return the rank of this process on its node: torchrun, Slurm, Open MPI; 0 when unknown."""
-    return _first_number(environ, ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"))
+    """Return the rank of this process on its node; 0 when no launcher has said it."""
+    return _first_number(environ, _LOCAL_RANK)
+
+
+def has_local_rank(environ: Mapping[str, str]) -> bool:
+    """Tell whether a launcher has given this process a rank on its node."""
+    return any(environ.get(name, "").strip().isdecimal() for name in _LOCAL_RANK)
 
 
 def global_rank(environ: Mapping[str, str]) -> int | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from loongkit.activation import hooks, logs, plan, settings, states
+from loongkit.activation import hooks, logs, plan, process, settings, states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,9 +85,26 @@ class Session:
         if self.finder not in sys.meta_path:
             sys.meta_path.insert(0, self.finder)
         self.finder.watched = set(self.watchers)
+        if process.kind() == process.MAIN and process.has_local_rank(os.environ):
+            self._start(fresh)
         # Listed first: a hook may import another of these modules, which the finder then reports.
         for name in [name for name in self.watchers if name in sys.modules]:
             self._catch_up(self.finder, name, fresh)
+
+    def _start(self, features: list[str]) -> None:
+        """Let the features act that have something to do before any framework is imported."""
+        for name in features:
+            record = self.records[name]
+            if record.decision.entry.at_start:
+                from loongkit.activation import applying
+
+                patcher = self._patcher(record)
+                side_exit = applying.at_start(record, patcher)
+                if side_exit is None:
+                    self._confirm(record, patcher)
+                else:
+                    patcher.undo()
+                    _drop(record, *side_exit)
 
     def fire(self, name: str, module: ModuleType) -> None:
         """Run the hooks of one module. Contained: the user's import does not fail because of us.
