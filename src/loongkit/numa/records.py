@@ -37,10 +37,20 @@ class Machine:
     shows no caches (``llcs_known`` is False then); ``accelerators`` are all physical training
     devices in the order of their PCI addresses, whatever this process may see of them;
     ``uuids`` maps PCI addresses to the driver's uuids, where known; ``vendor`` is the CPU's.
-    ``allowed`` is this process's mask when Loongkit was loaded (it lies within the cpuset).
+    ``allowed`` is this process's mask when Loongkit was loaded; it lies within ``cpuset``, the CPUs
+    that the container leaves to all of its processes (empty: not known).
     """
 
-    __slots__ = ("accelerators", "allowed", "llcs", "llcs_known", "nodes", "uuids", "vendor")
+    __slots__ = (
+        "accelerators",
+        "allowed",
+        "cpuset",
+        "llcs",
+        "llcs_known",
+        "nodes",
+        "uuids",
+        "vendor",
+    )
 
     def __init__(
         self,
@@ -52,6 +62,7 @@ class Machine:
         uuids: Mapping[str, str],
         vendor: str,
         allowed: frozenset[int],
+        cpuset: frozenset[int] = frozenset(),
     ) -> None:
         self.nodes = nodes
         self.llcs = llcs
@@ -60,6 +71,7 @@ class Machine:
         self.uuids = uuids
         self.vendor = vendor
         self.allowed = allowed
+        self.cpuset = cpuset
 
 
 class Request:
@@ -67,7 +79,8 @@ class Request:
 
     ``local_rank`` and ``ranks`` (processes of the job on this host); ``devices`` holds for each
     local rank the PCI address of its accelerator, "" where it can't be known, the same on every
-    rank; ``options`` are those of numa_affinity by key, ``given`` the keys that the user has set.
+    rank. ``local_rank`` is -1 where nobody has said it (a notebook, DataParallel): ``devices`` are
+    then all those that the process may use. ``options`` are those of numa_affinity by key, ``given`` the keys that the user has set.
     """
 
     __slots__ = ("devices", "given", "local_rank", "options", "ranks")
@@ -93,8 +106,8 @@ class Plan:
 
     ``active`` is False where nothing is to be bound; ``train`` and ``data`` are CPU sets within
     the allowed mask; ``memory`` is the node whose memory is preferred, None: leave it alone.
-    ``reasons`` are (code, text) pairs in the order of the decisions; ``warnings`` those of them
-    that the user should hear of.
+    ``reasons`` are (code, text) pairs in the order of the decisions, the last one of a plan that
+    is not active being its cause; ``warnings`` those texts that the user should hear of.
     """
 
     __slots__ = ("active", "data", "memory", "reasons", "train", "warnings")
