@@ -16,6 +16,7 @@ FEATURE = Feature(name="probe", level=1, group="resource", position=999, summary
 def start(patcher):
     patcher.set(sys, "probe_was_here", True)
     BODY
+    return True
 """
 
 SHOW = """
@@ -56,6 +57,7 @@ def test_a_feature_that_is_off_stays_off(tmp_path):
         ("sys.exit(3)", "False failed SystemExit: 3"),
         ("patcher.give_up('broken')", "False failed broken"),
         ("pass", "True patched"),
+        ("return False", "True armed"),
     ],
 )
 def test_what_goes_wrong_is_undone_and_contained(tmp_path, body, outcome):

@@ -31,9 +31,9 @@ def outcome(
 def at_start(record: states.Record, patcher: Patcher) -> tuple[str, str] | None:
     """Run the hooks that act before any framework is imported; return the side exit or None."""
 
-    def run() -> None:
-        for hook in catalog.load(record.name).start_hooks:
-            hook(patcher)
+    def run() -> tuple[str, str] | None:
+        done = [hook(patcher) for hook in catalog.load(record.name).start_hooks]
+        return None if any(done) else (WAITING, "")
 
     return _side_exit(run)
 

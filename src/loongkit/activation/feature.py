@@ -114,7 +114,7 @@ class Feature:
         self.implemented = implemented
         self.hooks: list[tuple[str, Callable[[Any, Any], None]]] = []
         self.support_hooks: list[tuple[str, Callable[[Any, Any], None]]] = []
-        self.start_hooks: list[Callable[[Any], None]] = []
+        self.start_hooks: list[Callable[[Any], bool]] = []
         for option in options:
             option.variable = option.variable or f"{self.variable}_{option.key.upper()}"
 
@@ -137,11 +137,12 @@ class Feature:
 
         return register
 
-    def at_start(self, hook: Callable[[Any], None]) -> Callable[[Any], None]:
+    def at_start(self, hook: Callable[[Any], bool]) -> Callable[[Any], bool]:
         """Register ``hook(patcher)`` to run when Loongkit is armed, before any framework is there.
 
         Only in a process that a launcher has given a local rank: it is going to train. No version
-        gate is checked, since there is nothing yet whose version could be read.
+        gate is checked, since there is nothing yet whose version could be read. The hook returns
+        whether it has done something; if not, the feature waits for its other hooks.
         """
         self.start_hooks.append(hook)
         return hook

@@ -63,10 +63,11 @@ class Decision:
 
     ``asked`` is "own", "implied", "level" or "" (nobody asked); ``by_name`` tells that the user
     named this feature, to have it or to leave it off; ``reason`` says in one line why it is on or
-    off; ``options`` holds its resolved options, ``shown`` those that the summary prints.
+    off; ``options`` holds its resolved options, ``given`` the keys of those that the user has set,
+    ``shown`` those that the summary prints.
     """
 
-    __slots__ = ("asked", "by_name", "entry", "on", "options", "reason", "shown")
+    __slots__ = ("asked", "by_name", "entry", "given", "on", "options", "reason", "shown")
 
     def __init__(self, entry: Entry, on: bool, asked: str, reason: str) -> None:
         self.entry = entry
@@ -75,6 +76,7 @@ class Decision:
         self.reason = reason
         self.by_name = False
         self.options: dict[str, bool | int | str] = {}
+        self.given: frozenset[str] = frozenset()
         self.shown: dict[str, bool | int | str] = {}
 
 
@@ -98,7 +100,7 @@ def decide(settings: reading.Settings, index: Iterable[Entry]) -> dict[str, Deci
         _switch_on_dependencies(decision, decisions)
     for decision in decisions.values():
         if decision.on:
-            decision.options, decision.shown = _options(settings, decision.entry)
+            _add_options(decision, settings)
     return decisions
 
 
@@ -152,14 +154,13 @@ def _switch_on_dependencies(decision: Decision, decisions: Mapping[str, Decision
             needed.reason = f"needed by {decision.entry.name}: {decision.reason}"
 
 
-def _options(
-    settings: reading.Settings, entry: Entry
-) -> tuple[dict[str, bool | int | str], dict[str, bool | int | str]]:
-    options: dict[str, bool | int | str] = {}
-    shown: dict[str, bool | int | str] = {}
-    for key, variable, _kind, default, always_shown in entry.options:
+def _add_options(decision: Decision, settings: reading.Settings) -> None:
+    given = set()
+    for key, variable, _kind, default, always_shown in decision.entry.options:
         value = settings.value(variable)
-        options[key] = default if value is None else value
-        if always_shown or options[key] != default:
-            shown[key] = options[key]
-    return options, shown
+        if value is not None:
+            given.add(key)
+        decision.options[key] = default if value is None else value
+        if always_shown or decision.options[key] != default:
+            decision.shown[key] = decision.options[key]
+    decision.given = frozenset(given)

@@ -87,6 +87,15 @@ def has_local_rank(environ: Mapping[str, str]) -> bool:
     return any(environ.get(name, "").strip().isdecimal() for name in _LOCAL_RANK)
 
 
+def local_ranks(environ: Mapping[str, str]) -> int:
+    """Return how many processes of the job run on this node; 1 when no launcher has said it."""
+    slurm = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_NTASKS_PER_NODE", "")
+    found = _first_number(environ, ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"))
+    # Slurm writes "4(x2),3" where the nodes of a step differ.
+    tasks = slurm.split("(")[0].split(",")[0].strip()
+    return found or (int(tasks) if tasks.isdecimal() else 0) or 1
+
+
 def global_rank(environ: Mapping[str, str]) -> int | None:
     """Return the rank of this process in the job, or None when no launcher has said it."""
     names = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")

@@ -102,7 +102,7 @@ class Session:
                 side_exit = applying.at_start(record, patcher)
                 if side_exit is None:
                     self._confirm(record, patcher)
-                else:
+                elif side_exit[0] != applying.WAITING:
                     patcher.undo()
                     _drop(record, *side_exit)
 

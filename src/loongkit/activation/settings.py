@@ -78,7 +78,9 @@ PATHS = ("LOONGKIT_CONFIG", "LOONGKIT_LOGDIR", "LOONGKIT_NUMA_AFFINITY_SYSFS")
 #: What Loongkit tells its own child processes; not for users.
 JOB_VERSION = "LOONGKIT_JOB_VERSION"
 JOB_WARNED = "LOONGKIT_JOB_WARNED"
-INTERNAL = (JOB_VERSION, JOB_WARNED)
+# "<pid>/<base mask>/<training mask>/<data workers' mask>" of the rank that was placed.
+JOB_PLACEMENT = "LOONGKIT_JOB_PLACEMENT"
+INTERNAL = (JOB_VERSION, JOB_WARNED, JOB_PLACEMENT)
 
 ACCEPTED = {
     "bool": "1, on or yes; 0, off or no",

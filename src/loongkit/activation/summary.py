@@ -68,9 +68,9 @@ def has_row(record: states.Record) -> bool:
         return False
     if decision.asked == plan.IMPLIED:
         return True
-    if record.state == states.SKIPPED:
-        return False
-    return record.gate_passed or decision.entry.group == "resource"
+    if decision.entry.group == "resource":
+        return True  # its target is the machine, which is always there
+    return record.gate_passed and record.state != states.SKIPPED
 
 
 def rows_of(session: Session) -> list[Row]:
