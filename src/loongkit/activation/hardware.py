@@ -1,12 +1,19 @@
 """What the machine is made of, read from files: no driver is called, nothing is initialised.
 
-Every reader takes a root folder, so that recorded trees of other machines can stand in for this
-one. Files that are missing, unreadable or full of nonsense count as hardware that isn't there.
+Every reader takes a root, so that other machines can stand in for this one: a folder that holds
+``proc`` and ``sys``, or the record of a machine. Files that are missing, unreadable or full of
+nonsense count as hardware that isn't there.
 """
 
 from __future__ import annotations
 
 import os
+
+from loongkit.activation import files, pci
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from loongkit.activation.files import Tree
 
 _CPUINFO_BYTES = 8192  # the first CPU's block fits in it on every architecture
 
@@ -111,6 +118,10 @@ ACCELERATORS = {
 # the little memory set aside for it.
 _AMD_CARD_BYTES = 4 << 30
 
+# The registers of an Intel card take this much; the hundreds of functions that Intel's processors
+# show (memory controllers, counters) take less.
+_INTEL_CARD_BYTES = 16 << 20
+
 # Beginnings of a live device's name (upper case) -> kind, for vendors whose PyTorch presents the
 # device as "cuda". PPU-ZW810E, MetaX C500, Iluvatar BI-V150, K100_AI and BW are names that users
 # of those devices have published. Not run on a PPU.
@@ -153,25 +164,32 @@ class Cpu:
 
 
 class Accelerator:
-    """One accelerator: vendor, kind, PCI address, model name, NUMA node (-1 where unknown)."""
+    """One accelerator: vendor, kind, PCI address, model name, NUMA node (-1 where unknown).
 
-    __slots__ = ("kind", "name", "numa_node", "pci", "vendor")
+    ``uuid`` is the driver's, where it tells one.
+    """
 
-    def __init__(self, vendor: str, kind: str, pci: str, name: str, numa_node: int) -> None:
+    __slots__ = ("kind", "name", "numa_node", "pci", "uuid", "vendor")
+
+    def __init__(
+        self, vendor: str, kind: str, pci: str, name: str, numa_node: int, uuid: str = ""
+    ) -> None:
         self.vendor = vendor
         self.kind = kind
         self.pci = pci
         self.name = name
         self.numa_node = numa_node
+        self.uuid = uuid
 
 
-def read_cpu(root: str = "/") -> Cpu:
+def read_cpu(root: str | Tree = "/") -> Cpu:
     """Read the processor from ``/proc/cpuinfo`` below ``root``.
 
     An unknown vendor is "other", with whatever model was found, an empty one included.
     """
+    tree = files.open_tree(root)
     fields: dict[str, str] = {}
-    for line in _read(os.path.join(root, "proc/cpuinfo"), _CPUINFO_BYTES).splitlines():
+    for line in tree.read("proc/cpuinfo", _CPUINFO_BYTES).splitlines():
         key, colon, value = line.partition(":")
         if colon:
             fields.setdefault(key.strip().lower(), value.strip())
@@ -180,10 +198,11 @@ def read_cpu(root: str = "/") -> Cpu:
         return Cpu(X86_VENDORS.get(fields["vendor_id"], "other"), model, "x86_64")
     if "cpu implementer" in fields:
         return _arm_cpu(fields, model)
+    architecture = tree.read("proc/sys/kernel/arch").strip() or _machine()  # since Linux 6.1
     if "loongson" in (model + fields.get("system type", "")).lower():
         isa = fields.get("isa", "")
-        return Cpu("loongson", model, "loongarch64" if "loongarch64" in isa else _machine())
-    return Cpu("other", model, _machine())
+        return Cpu("loongson", model, "loongarch64" if "loongarch64" in isa else architecture)
+    return Cpu("other", model, architecture)
 
 
 def _arm_cpu(fields: dict[str, str], model: str) -> Cpu:
@@ -195,57 +214,60 @@ def _arm_cpu(fields: dict[str, str], model: str) -> Cpu:
     return Cpu(ARM_VENDORS.get(implementer, "other"), model, "aarch64")
 
 
-def read_accelerators(root: str = "/") -> tuple[Accelerator, ...]:
+def read_accelerators(root: str | Tree = "/") -> tuple[Accelerator, ...]:
     """Read the accelerators below ``root``, in the order of their PCI addresses.
 
     Not counted: functions that a card lends to virtual machines, when seen from the host; Intel
     graphics on the root bus and AMD graphics with less than 4 GiB of their own, both of which are
     part of the processor.
     """
-    devices = os.path.join(root, "sys/bus/pci/devices")
-    try:
-        addresses = sorted(os.listdir(devices))
-    except OSError:
-        return ()
-    found = (_accelerator(root, os.path.join(devices, address), address) for address in addresses)
+    tree = files.open_tree(root)
+    found = (_accelerator(tree, address) for address in pci.addresses(tree, _may_be_one))
     return tuple(accelerator for accelerator in found if accelerator)
 
 
-def _accelerator(root: str, folder: str, pci: str) -> Accelerator | None:
-    device_class = _read(f"{folder}/class").strip()
-    if not device_class.startswith((_DISPLAY, _PROCESSING, _COPROCESSOR)):
+def _may_be_one(vendor_id: int, device_id: int, largest_region: int) -> bool:
+    rule = ACCELERATORS.get(vendor_id)
+    if rule is None or not rule.devices[0] <= device_id <= rule.devices[1]:
+        return False
+    return rule.kind != INTEL or largest_region >= _INTEL_CARD_BYTES
+
+
+def _accelerator(tree: Tree, address: str) -> Accelerator | None:
+    folder = f"{pci.DEVICES}/{address}"
+    if tree.exists(f"{folder}/physfn"):
         return None
-    vendor_id = _number(_read(f"{folder}/vendor"))
-    device_id = _number(_read(f"{folder}/device"))
+    device_class, vendor_id, device_id = pci.identity(tree, folder)
     rule = ACCELERATORS.get(vendor_id)
     if rule is None or not device_class.startswith(rule.classes):
         return None
     if not rule.devices[0] <= device_id <= rule.devices[1]:
         return None
-    if os.path.lexists(f"{folder}/physfn") or _in_processor(rule.kind, folder, pci, device_class):
+    if _in_processor(tree, rule.kind, folder, device_class):
         return None
-    name = _driver_name(root, pci) if rule.kind == NVIDIA else ""
+    name, uuid = _driver_facts(tree, address) if rule.kind == NVIDIA else ("", "")
     name = name or f"{rule.vendor} [{vendor_id:04x}:{device_id:04x}]"
-    numa_node = max(-1, _number(_read(f"{folder}/numa_node")))
-    return Accelerator(rule.vendor, rule.kind, pci, name, numa_node)
+    numa_node = max(-1, _number(tree.read(f"{folder}/numa_node")))
+    return Accelerator(rule.vendor, rule.kind, address, name, numa_node, uuid)
 
 
-def _in_processor(kind: str, folder: str, pci: str, device_class: str) -> bool:
+def _in_processor(tree: Tree, kind: str, folder: str, device_class: str) -> bool:
     if kind == INTEL:
-        return pci.split(":")[-2:-1] == ["00"]
+        return folder.split(":")[-2:-1] == ["00"]
     if kind == AMD and device_class.startswith(_DISPLAY):
-        return _number(_read(f"{folder}/mem_info_vram_total")) < _AMD_CARD_BYTES
+        return _number(tree.read(f"{folder}/mem_info_vram_total")) < _AMD_CARD_BYTES
     return False
 
 
-def _driver_name(root: str, pci: str) -> str:
-    """Return the model name that NVIDIA's driver reports for the card, or nothing."""
-    text = _read(os.path.join(root, "proc/driver/nvidia/gpus", pci, "information"))
-    for line in text.splitlines():
+def _driver_facts(tree: Tree, address: str) -> tuple[str, str]:
+    """Return the model name and the uuid that NVIDIA's driver reports for the card, or nothing."""
+    facts = {}
+    for line in tree.read(f"proc/driver/nvidia/gpus/{address}/information").splitlines():
         key, _, value = line.partition(":")
-        if key.strip() == "Model":
-            return value.strip()
-    return ""
+        facts[key.strip()] = value.strip()
+    uuid = facts.get("GPU UUID", "")
+    # Until the driver has woken the card, question marks stand in place of its digits.
+    return facts.get("Model", ""), "" if "?" in uuid else uuid
 
 
 def summary_kind(accelerators: tuple[Accelerator, ...]) -> str:
@@ -280,23 +302,3 @@ def _number(text: str) -> int:
         return int(text.strip(), 0)
     except ValueError:
         return -1
-
-
-def _read(path: str, limit: int = 4096) -> str:
-    """Return the beginning of a file, or nothing when it can't be read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError):
-        return ""
-    data = b""
-    try:
-        while len(data) < limit:
-            chunk = os.read(descriptor, limit - len(data))
-            if not chunk:
-                break
-            data += chunk
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
-    return data.decode("utf-8", "replace")

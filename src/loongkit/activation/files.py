@@ -1,0 +1,187 @@
+"""The files of a machine: those below a folder ("/" is this machine), or those kept in a record.
+
+A record is one text file with a heading and a line for each file or link of /proc and /sys that
+tells what the machine is made of; ``loongkit topology --record`` writes it. Readers of hardware
+take either, so that another machine can stand in for this one.
+"""
+
+from __future__ import annotations
+
+import os
+
+HEADING = "# loongkit machine record 1"
+
+_RECORD_BYTES = 16 << 20  # a record of 1,000 CPUs has 100 KB
+_FILE = " = "
+_LINK = " -> "
+
+
+class NotAMachine(ValueError):  # noqa: N818 - it is a value that is wrong
+    """What was named is neither a folder nor a record; the text says what was found and wanted."""
+
+
+class Tree:
+    """The files of one machine, by paths without a leading slash. Nothing here raises OSError."""
+
+    __slots__ = ()
+
+    def read(self, path: str, limit: int = 4096) -> str:
+        """Return the beginning of a file, up to ``limit`` bytes; nothing when it can't be read."""
+        raise NotImplementedError
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted; none when it can't be listed."""
+        raise NotImplementedError
+
+    def exists(self, path: str) -> bool:
+        """Tell whether there is a file, a folder or a link, a dead one included."""
+        raise NotImplementedError
+
+    def target(self, path: str) -> str:
+        """Return where a link points to, or nothing."""
+        raise NotImplementedError
+
+
+class Folder(Tree):
+    """The files below a folder."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root
+
+    @property
+    def live(self) -> bool:
+        """Tell whether these are the files of the machine that this process runs on."""
+        return os.path.abspath(self.root) == "/"
+
+    def read(self, path: str, limit: int = 4096) -> str:
+        """Return the beginning of a file, up to ``limit`` bytes; nothing when it can't be read."""
+        try:
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not stop us
+            descriptor = os.open(os.path.join(self.root, path), flags)
+        except (OSError, ValueError):
+            return ""
+        data = b""
+        try:
+            while len(data) < limit:
+                chunk = os.read(descriptor, limit - len(data))
+                if not chunk:
+                    break
+                data += chunk
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+        return data.decode("utf-8", "replace")
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted; none when it can't be listed."""
+        try:
+            return sorted(os.listdir(os.path.join(self.root, path)))
+        except (OSError, ValueError):
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Tell whether there is a file, a folder or a link, a dead one included."""
+        return os.path.lexists(os.path.join(self.root, path))
+
+    def target(self, path: str) -> str:
+        """Return where a link points to, or nothing."""
+        try:
+            return os.readlink(os.path.join(self.root, path))
+        except (OSError, ValueError):
+            return ""
+
+
+class Record(Tree):
+    """The files and links that a record holds."""
+
+    __slots__ = ("_folders", "files", "links")
+
+    def __init__(self, files: dict[str, str], links: dict[str, str]) -> None:
+        self.files = files
+        self.links = links
+        self._folders: dict[str, set[str]] = {}
+        for path in (*files, *links):
+            while "/" in path:
+                path, _, name = path.rpartition("/")
+                self._folders.setdefault(path, set()).add(name)
+
+    def read(self, path: str, limit: int = 4096) -> str:
+        """Return the beginning of a file; nothing when the record hasn't got it."""
+        return self.files.get(path, "")[:limit]
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted."""
+        return sorted(self._folders.get(path, ()))
+
+    def exists(self, path: str) -> bool:
+        """Tell whether the record holds a file, a folder or a link of that path."""
+        return path in self.files or path in self.links or path in self._folders
+
+    def target(self, path: str) -> str:
+        """Return where a link points to, or nothing."""
+        return self.links.get(path, "")
+
+
+def open_tree(root: str | Tree) -> Tree:
+    """Return the files that ``root`` names: a folder, a record's file, or a tree opened before.
+
+    Raises:
+        NotAMachine: it is a file, but no record, or it doesn't exist.
+
+    """
+    if isinstance(root, Tree):
+        return root
+    if os.path.isdir(root):
+        return Folder(root)
+    if not os.path.isfile(root):
+        raise NotAMachine(f"{root}: found no such folder or file; wanted {WANTED}")
+    text = Folder("").read(root, _RECORD_BYTES)
+    if not text.startswith(HEADING + "\n"):
+        raise NotAMachine(f"{root}: found a file that doesn't begin with {HEADING!r}; {WANTED}")
+    return parse(text)
+
+
+WANTED = (
+    "a folder that holds the machine's sys and proc folders, or a file that "
+    "`loongkit topology --record` wrote"
+)
+
+
+def parse(text: str) -> Record:
+    """Return what a record's text holds. Lines that are neither a file nor a link don't count."""
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    for line in text.split("\n"):
+        if line.startswith("#"):
+            continue
+        path, found, content = line.partition(_FILE)
+        if found:
+            # Every file of /proc and /sys ends its last line; one that is empty has one all the
+            # same, which tells it from one that is missing.
+            files[path] = _unescaped(content) + "\n"
+            continue
+        path, found, content = line.partition(_LINK)
+        if found:
+            links[path] = content
+    return Record(files, links)
+
+
+def render(record: Record, comments: tuple[str, ...] = ()) -> str:
+    """Return the text of a record; the opposite of ``parse``."""
+    lines = [HEADING, *(f"# {comment}" for comment in comments)]
+    lines += [f"{path}{_FILE}{_escaped(text)}" for path, text in sorted(record.files.items())]
+    lines += [f"{path}{_LINK}{target}" for path, target in sorted(record.links.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """Return a file's text in one line; what can't be printed becomes a question mark."""
+    text = text.removesuffix("\n").replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _unescaped(text: str) -> str:
+    return "\\".join(part.replace("\\n", "\n").replace("\\t", "\t") for part in text.split("\\\\"))
