@@ -174,6 +174,21 @@ def test_places_of_one_reservation_are_the_batch(work):
     assert work.marks == 1
 
 
+def test_the_same_samples_under_two_keys_are_two_batches(work):
+    samples = work.slots.places(3, 2, 4)
+    found = default_collate([{"one": sample, "two": sample} for sample in samples])
+    assert found["one"] is work.slots.reservation and work.slots.has_made(found["two"])
+    found["one"].zero_()
+    assert found["two"].any()
+
+
+def test_places_are_joined_again_once_their_batch_is_gone(work):
+    samples = work.slots.places(3, 2, 4)
+    assert default_collate(samples) is work.slots.reservation
+    again = work.slots.places(3, 2, 4)
+    assert default_collate(again) is work.slots.reservation
+
+
 def test_places_in_another_order_are_stacked(work):
     samples = work.slots.places(3, 2, 4)
     assert torch.equal(default_collate(samples[::-1]), stock(samples[::-1]))

@@ -71,6 +71,7 @@ class MemoryKeeper:
         self._usage = usage or usage_of_this_process
         self._private_bytes = private_bytes or private_bytes_of_this_process
         self._course: Iterator[None] | None = self._make_course()
+        next(self._course)
 
     def batch_done(self) -> None:
         """Count one more batch; never raises."""
@@ -86,7 +87,7 @@ class MemoryKeeper:
 
     def _make_course(self) -> Iterator[None]:
         """Go through a worker's life: each ``yield`` waits for the end of a batch."""
-        for _ in range(SETTLING + 1):
+        for _ in range(SETTLING):
             yield
         before = yield from self._measure()
         if before.faults < WORTHWHILE_FAULTS or not self._allocator.keep():
@@ -126,6 +127,31 @@ class MemoryKeeper:
             f"pytorch: a data worker has grown from {needed / _MIB:.0f} MB after {WARM_UP} batches "
             f"to {found / _MIB:.0f} MB: freed memory goes back to the system again"
         )
+
+
+class CountedQueue:
+    """Stands for a worker's queue of results: all is the queue's, and batches are counted."""
+
+    def __init__(self, queue: Any, keeper: MemoryKeeper) -> None:
+        self._queue = queue
+        self._keeper = keeper
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def put(self, *args: Any, **kwargs: Any) -> None:
+        """Put a batch."""
+        self._queue.put(*args, **kwargs)
+        self._keeper.batch_done()
+
+
+def keep_memory(queue: Any, mark: Callable[[], None]) -> CountedQueue:
+    """Have this data worker keep its memory where that helps.
+
+    Returns what is to stand for ``queue``, into which it puts its batches. ``mark`` is called when
+    the thresholds are raised.
+    """
+    return CountedQueue(queue, MemoryKeeper(Glibc(), mark))
 
 
 def _pays(before: Usage, after: Usage) -> bool:

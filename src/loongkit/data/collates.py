@@ -7,6 +7,7 @@ side by whoever made them, that is the batch already. Every other case is torch'
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,6 +73,7 @@ class TensorCollate:
     def __init__(self, current_slots: Callable[[], Any], mark: Callable[[], None]) -> None:
         self._current_slots = current_slots
         self._mark = mark
+        self._joined: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
     def collate(
         self, original: Callable[..., Any], batch: Any, *, collate_fn_map: Any = None
@@ -92,10 +94,13 @@ class TensorCollate:
     def _stacked(self, slots: Any, batch: Any) -> torch.Tensor | None:
         if type(batch) not in (list, tuple) or not are_stackable(batch):
             return None
-        joined: torch.Tensor | None = slots.joined(batch)
-        if joined is not None:
-            return joined
         first = batch[0]
+        # Under a second key the same samples are a second batch, which must not share its memory.
+        if first.data_ptr() not in self._joined:
+            joined: torch.Tensor | None = slots.joined(batch)
+            if joined is not None:
+                self._joined[first.data_ptr()] = joined
+                return joined
         out: torch.Tensor | None = slots.tensor((len(batch), *first.shape), first.dtype)
         return None if out is None else torch.stack(batch, 0, out=out)
 
