@@ -16,7 +16,7 @@ _FILE = " = "
 _LINK = " -> "
 
 
-class NotAMachine(ValueError):  # noqa: N818 - it is a value that is wrong
+class NotAMachine(ValueError):
     """What was named is neither a folder nor a record; the text says what was found and wanted."""
 
 

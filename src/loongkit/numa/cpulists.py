@@ -6,8 +6,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from loongkit.activation.files import Tree
+
 #: No kernel is built for more CPUs; a larger number is a slip, and would fill the memory.
 MOST = 8192
+
+#: The longest list or mask, with room to spare.
+BYTES = 1 << 16
 
 _BLANK = " \t\r\n\0"
 
@@ -61,6 +66,25 @@ def format(cpus: Iterable[int]) -> str:
             parts.append(str(number) if first == number else f"{first}-{number}")
             start = position + 1
     return ",".join(parts)
+
+
+def read(tree: Tree, path: str, notes: list[str], mask: str = "") -> frozenset[int] | None:
+    """Return the CPUs that a list in /sys names, or else the mask beside it; None: neither does.
+
+    ``mask`` is the path of the latter where it isn't named as usual: cpumap beside cpulist,
+    shared_cpu_map beside shared_cpu_list, thread_siblings beside thread_siblings_list.
+    """
+    usual = path.removesuffix("list") + "map"
+    if path.endswith("siblings_list"):
+        usual = path.removesuffix("_list")
+    for name, parser in ((path, parse), (mask or usual, parse_mask)):
+        text = tree.read(name, BYTES)
+        if text:
+            try:
+                return parser(text)
+            except ValueError as error:
+                notes.append(f"{name}: found {error}; wanted a set of CPUs; counts as missing")
+    return None
 
 
 def _number(text: str) -> int:

@@ -38,7 +38,8 @@ class Machine:
     devices in the order of their PCI addresses, whatever this process may see of them;
     ``uuids`` maps PCI addresses to the driver's uuids, where known; ``vendor`` is the CPU's.
     ``allowed`` is this process's mask when Loongkit was loaded; it lies within ``cpuset``, the CPUs
-    that the container leaves to all of its processes (empty: not known).
+    that the container leaves to all of its processes (empty: not known). ``notes`` say what could
+    not be read, and what is taken instead.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Machine:
         "llcs",
         "llcs_known",
         "nodes",
+        "notes",
         "uuids",
         "vendor",
     )
@@ -63,6 +65,7 @@ class Machine:
         vendor: str,
         allowed: frozenset[int],
         cpuset: frozenset[int] = frozenset(),
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.nodes = nodes
         self.llcs = llcs
@@ -72,6 +75,7 @@ class Machine:
         self.vendor = vendor
         self.allowed = allowed
         self.cpuset = cpuset
+        self.notes = notes
 
 
 class Request:

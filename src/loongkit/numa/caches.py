@@ -1,0 +1,90 @@
+"""Finds the CPUs that share a last-level cache."""
+
+from __future__ import annotations
+
+from loongkit.numa import cpulists
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from loongkit.activation.files import Tree
+
+_CPUS = "sys/devices/system/cpu"
+
+
+class Caches:
+    """The caches of a machine, read sparingly.
+
+    A cache is known by the set of CPUs that share it, never by its id: virtual machines give one
+    cache several ids.
+    """
+
+    __slots__ = ("_last", "_notes", "_tree")
+
+    def __init__(self, tree: Tree, notes: list[str]) -> None:
+        self._tree = tree
+        self._notes = notes
+        self._last = -1  # the number of the folder that held the last level of the CPU before
+
+    def last_levels(
+        self, nodes: Sequence[frozenset[int]]
+    ) -> tuple[tuple[frozenset[int], ...], bool]:
+        """Return the sets of CPUs that share a last-level cache, cut at the borders of nodes.
+
+        ``nodes`` are the CPUs of each node. CPUs whose cache can't be read form one set for each
+        node; the second value is False then. The sets are in the order of their smallest CPUs.
+        """
+        found: list[frozenset[int]] = []
+        known = True
+        shared: dict[int, frozenset[int]] = {}  # from each CPU that a cache read before covers
+        for cpus in nodes:
+            left = set(cpus)
+            unknown: set[int] = set()
+            for cpu in sorted(cpus):
+                if cpu not in left:
+                    continue
+                sharing = shared.get(cpu) or self._last_level(cpu)
+                shared.update(dict.fromkeys(sharing - cpus, sharing))
+                group = sharing & left
+                if group:
+                    found.append(frozenset(group))
+                    left -= group
+                else:
+                    unknown.add(cpu)
+            if unknown:
+                known = False
+                found.append(frozenset(unknown))
+        return tuple(sorted(found, key=min)), known
+
+    def _last_level(self, cpu: int) -> frozenset[int]:
+        """Return the CPUs that share the last-level cache of one; none where that is unknown."""
+        folder = f"{_CPUS}/cpu{cpu}/cache"
+        # The kernel numbers caches from the inside out: where the folder of the CPU before is the
+        # last one here too, it holds the last level, and none of the others has to be read.
+        if self._last >= 0 and not self._tree.exists(f"{folder}/index{self._last + 1}"):
+            sharing = self._sharing(f"{folder}/index{self._last}")
+            if cpu in sharing:
+                return sharing
+        best, highest = -1, 0
+        for name in self._tree.names(folder):
+            digits = name.removeprefix("index")
+            if name == digits or not (digits.isascii() and digits.isdigit()):
+                continue
+            level = self._tree.read(f"{folder}/{name}/level").strip()
+            if not (level.isascii() and level.isdigit()) or int(level[:4]) <= highest:
+                continue
+            if self._tree.read(f"{folder}/{name}/type").strip() in ("Unified", "Data"):
+                best, highest = int(digits), int(level[:4])
+        if best < 0:
+            return frozenset()
+        sharing = self._sharing(f"{folder}/index{best}")
+        if cpu not in sharing:
+            self._notes.append(f"{folder}/index{best}: found no set of CPUs with CPU {cpu} in it")
+            return frozenset()
+        if highest > 1:
+            self._last = best  # level 1 has two folders, whose order differs between machines
+        return sharing
+
+    def _sharing(self, folder: str) -> frozenset[int]:
+        return cpulists.read(self._tree, f"{folder}/shared_cpu_list", self._notes) or frozenset()
