@@ -86,6 +86,15 @@ class Marks:
         self._bytes[_SPEAKER] = _PRINTED.to_bytes(4, "little")
 
 
+def parent_is_armed() -> bool:
+    """Tell, in a child by ``spawn`` or ``forkserver``, whether its parent runs this version too."""
+    descriptor = _parents_file()
+    if descriptor is None:
+        return False
+    os.close(descriptor)
+    return True
+
+
 def _parents_file() -> int | None:
     """Open the marks of the process that started this one by multiprocessing, if there is one."""
     if process.kind() not in (process.SPAWNED, process.FORKSERVER):
