@@ -10,6 +10,7 @@ glibc's own thresholds, and where the raised ones don't pay they are taken back.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 from statistics import median
@@ -145,13 +146,18 @@ class CountedQueue:
         self._keeper.batch_done()
 
 
-def keep_memory(queue: Any, mark: Callable[[], None]) -> CountedQueue:
-    """Have this data worker keep its memory where that helps.
+class WorkerMemory:
+    """Lets each data worker keep its memory; ``mark`` is called where the thresholds are raised."""
 
-    Returns what is to stand for ``queue``, into which it puts its batches. ``mark`` is called when
-    the thresholds are raised.
-    """
-    return CountedQueue(queue, MemoryKeeper(Glibc(), mark))
+    def __init__(self, mark: Callable[[], None]) -> None:
+        self._mark = mark
+
+    def run(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Stand in for torch's ``_worker_loop``, whose fourth parameter is the queue of results."""
+        if len(args) > 3 and multiprocessing.parent_process() is not None:
+            queue = CountedQueue(args[3], MemoryKeeper(Glibc(), self._mark))
+            args = (*args[:3], queue, *args[4:])
+        original(*args, **kwargs)
 
 
 def _pays(before: Usage, after: Usage) -> bool:
