@@ -88,14 +88,15 @@ def _own_nodes(
     if not nodes:
         said.say("no-topology", "the kernel shows no NUMA node with CPUs")
         return []
-    if not machine.accelerators:
-        said.say("no-gpu", "this host has no accelerator")
+    if not machine.accelerators or not request.devices:
+        whose = "this process may use" if machine.accelerators else "this host has"
+        said.say("no-gpu", f"{whose} no accelerator")
         return []
     if len(nodes) == 1:
         return nodes
     rank = request.local_rank
     devices = request.devices if rank < 0 else request.devices[rank : rank + 1]
-    if not devices or not all(devices):
+    if not devices or not all(devices):  # a local rank beyond the number of ranks has none
         text = "which accelerator this process uses can't be known"
         said.say("no-device-identity", text)
         return []
@@ -181,7 +182,7 @@ def _place(
     said: Reasons,
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Return the CPUs of the process and of its data workers."""
-    said.say("node", f"bound to {names(nodes)}, where its accelerator is at home")
+    said.say("node", f"{names(nodes)}, home of the accelerator of this process")
     near = _near(machine, request, nodes, home, said)
     lent = cpus_of(machine, near)
     caches: list[frozenset[int]] = []

@@ -83,8 +83,9 @@ class Request:
 
     ``local_rank`` and ``ranks`` (processes of the job on this host); ``devices`` holds for each
     local rank the PCI address of its accelerator, "" where it can't be known, the same on every
-    rank. ``local_rank`` is -1 where nobody has said it (a notebook, DataParallel): ``devices`` are
-    then all those that the process may use. ``options`` are those of numa_affinity by key, ``given`` the keys that the user has set.
+    rank; none at all where the job may use no accelerator. ``local_rank`` is -1 where nobody has
+    said it (a notebook, DataParallel): ``devices`` are then all those that the process may use.
+    ``options`` are those of numa_affinity by key, ``given`` the keys that the user has set.
     """
 
     __slots__ = ("devices", "given", "local_rank", "options", "ranks")
