@@ -25,6 +25,11 @@ class Tree:
 
     __slots__ = ()
 
+    @property
+    def live(self) -> bool:
+        """Tell whether these are the files of the machine that this process runs on."""
+        return False
+
     def read(self, path: str, limit: int = 4096) -> str:
         """Return the beginning of a file, up to ``limit`` bytes; nothing when it can't be read."""
         raise NotImplementedError

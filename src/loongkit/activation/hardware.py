@@ -63,6 +63,12 @@ ARM_MODELS = {
 # Where /proc/cpuinfo spells out the model: x86 and LoongArch, MIPS, POWER, RISC-V.
 _MODEL_FIELDS = ("model name", "cpu model", "cpu", "uarch", "isa")
 
+#: All fields of /proc/cpuinfo that are looked at.
+CPUINFO_FIELDS = (
+    *("vendor_id", "cpu family", "cpu implementer", "cpu part", "system type"),
+    *_MODEL_FIELDS,
+)
+
 # PCI class codes: base class 03 is display, 12 processing accelerator, 0b40 co-processor.
 _DISPLAY, _PROCESSING, _COPROCESSOR = "0x03", "0x1200", "0x0b40"
 

@@ -66,6 +66,19 @@ class Caches:
             sharing = self._sharing(f"{folder}/index{self._last}")
             if cpu in sharing:
                 return sharing
+        number, level = self._scan(folder)
+        if number < 0:
+            return frozenset()
+        sharing = self._sharing(f"{folder}/index{number}")
+        if cpu not in sharing:
+            self._notes.append(f"{folder}/index{number}: found no set of CPUs with CPU {cpu} in it")
+            return frozenset()
+        if level > 1:
+            self._last = number  # level 1 has two folders, whose order differs between machines
+        return sharing
+
+    def _scan(self, folder: str) -> tuple[int, int]:
+        """Return number and level of the last-level cache among the caches of a CPU, or -1."""
         best, highest = -1, 0
         for name in self._tree.names(folder):
             digits = name.removeprefix("index")
@@ -76,15 +89,15 @@ class Caches:
                 continue
             if self._tree.read(f"{folder}/{name}/type").strip() in ("Unified", "Data"):
                 best, highest = int(digits), int(level[:4])
-        if best < 0:
-            return frozenset()
-        sharing = self._sharing(f"{folder}/index{best}")
-        if cpu not in sharing:
-            self._notes.append(f"{folder}/index{best}: found no set of CPUs with CPU {cpu} in it")
-            return frozenset()
-        if highest > 1:
-            self._last = best  # level 1 has two folders, whose order differs between machines
-        return sharing
+        return best, highest
+
+    def size(self, cpu: int) -> int:
+        """Return the bytes of the last-level cache of a CPU, 0 where unknown; for pictures."""
+        folder = f"{_CPUS}/cpu{cpu}/cache"
+        number, _ = self._scan(folder)
+        text = self._tree.read(f"{folder}/index{number}/size").strip() if number >= 0 else ""
+        digits = text.removesuffix("K")
+        return int(digits) << 10 if digits != text and digits.isdigit() and len(digits) < 9 else 0
 
     def _sharing(self, folder: str) -> frozenset[int]:
         return cpulists.read(self._tree, f"{folder}/shared_cpu_list", self._notes) or frozenset()

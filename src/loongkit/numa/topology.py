@@ -56,24 +56,6 @@ def read(root: str | Tree = "/") -> Machine:
     )
 
 
-def cores(tree: Tree, machine: Machine) -> tuple[frozenset[int], ...]:
-    """Return the CPUs of each core (SMT siblings), by their smallest; for pictures, not for jobs.
-
-    A CPU whose siblings the kernel doesn't tell is a core of its own.
-    """
-    found: list[frozenset[int]] = []
-    for id in sorted(machine.nodes):
-        left = set(machine.nodes[id].cpus)
-        for cpu in sorted(left):
-            if cpu in left:
-                folder = f"{_CPUS}/cpu{cpu}/topology"
-                siblings = cpulists.read(tree, f"{folder}/thread_siblings_list", [])
-                core = frozenset((siblings or frozenset()) & left) | {cpu}
-                found.append(core)
-                left -= core
-    return tuple(sorted(found, key=min))
-
-
 def _online(tree: Tree) -> frozenset[int]:
     online = cpulists.read(tree, f"{_CPUS}/online", [], f"{_CPUS}/online_map")
     if not online:
@@ -81,17 +63,13 @@ def _online(tree: Tree) -> frozenset[int]:
         online = frozenset(
             int(digits) for digits in folders if digits.isascii() and digits.isdigit()
         )
-    if not online and _is_live(tree):
+    if not online and tree.live:
         online = frozenset(os.sched_getaffinity(0))  # a sandbox that shows no /sys
     return online
 
 
-def _is_live(tree: Tree) -> bool:
-    return isinstance(tree, files.Folder) and tree.live
-
-
 def _allowed(tree: Tree, online: frozenset[int]) -> frozenset[int]:
-    if _is_live(tree):
+    if tree.live:
         return frozenset(os.sched_getaffinity(0))
     for line in tree.read("proc/self/status").splitlines():
         if line.startswith("Cpus_allowed_list:"):
@@ -135,10 +113,9 @@ def _distances(tree: Tree, id: int, ids: list[int], notes: list[str]) -> dict[in
         words = tree.read(path, cpulists.BYTES).split()
         if len(words) == len(ids) and min(map(_number, words)) >= 0:
             return {other: int(word) for other, word in zip(ids, words, strict=True)}
-        notes.append(
-            f"{path}: found {len(words)} words; wanted {len(ids)} numbers; "
-            f"{_NEAR} and {_FAR} are taken instead"
-        )
+        if words:
+            wanted = f"wanted {len(ids)} numbers; {_NEAR} and {_FAR} are taken instead"
+            notes.append(f"{path}: found {len(words)} words; {wanted}")
     return {other: _NEAR if other == id else _FAR for other in ids}
 
 

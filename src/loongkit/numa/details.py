@@ -1,0 +1,73 @@
+"""What a picture of a machine shows beyond what a job needs: cores, sizes, the CPU quota."""
+
+from __future__ import annotations
+
+from loongkit.activation import hardware
+from loongkit.numa import container, cpulists
+from loongkit.numa.caches import Caches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from loongkit.activation.files import Tree
+    from loongkit.activation.hardware import Cpu
+    from loongkit.numa.records import Machine
+
+
+class Details:
+    """The rest of a machine.
+
+    ``cores`` are the CPUs of each core (SMT siblings), by their smallest; ``cache_bytes`` has one
+    size for each of the machine's last-level caches, ``memory_bytes`` one for each node by id, 0
+    where unknown; ``quota`` is the CPU time a second, in CPUs, that the container grants.
+    """
+
+    __slots__ = ("cache_bytes", "cores", "cpu", "memory_bytes", "quota")
+
+    def __init__(
+        self,
+        cpu: Cpu,
+        cores: tuple[frozenset[int], ...],
+        cache_bytes: tuple[int, ...],
+        memory_bytes: dict[int, int],
+        quota: float | None,
+    ) -> None:
+        self.cpu = cpu
+        self.cores = cores
+        self.cache_bytes = cache_bytes
+        self.memory_bytes = memory_bytes
+        self.quota = quota
+
+
+def read(tree: Tree, machine: Machine) -> Details:
+    """Return the details of a machine that was read from a tree."""
+    caches = Caches(tree, [])
+    return Details(
+        hardware.read_cpu(tree),
+        _cores(tree, machine),
+        tuple(caches.size(min(cpus)) for cpus in machine.llcs),
+        {id: _memory(tree, id) for id in machine.nodes},
+        container.quota(container.Groups(tree), tree),
+    )
+
+
+def _cores(tree: Tree, machine: Machine) -> tuple[frozenset[int], ...]:
+    """Return the cores; a CPU whose siblings the kernel doesn't tell is a core of its own."""
+    found: list[frozenset[int]] = []
+    for node in machine.nodes.values():
+        left = set(node.cpus)
+        for cpu in sorted(left):
+            if cpu in left:
+                path = f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+                siblings = cpulists.read(tree, path, []) or frozenset()
+                core = frozenset(siblings & left) | {cpu}
+                found.append(core)
+                left -= core
+    return tuple(sorted(found, key=min))
+
+
+def _memory(tree: Tree, node: int) -> int:
+    for line in tree.read(f"sys/devices/system/node/node{node}/meminfo", 1 << 14).splitlines():
+        words = line.split()  # Node 0 MemTotal:  263729256 kB
+        if words[2:3] == ["MemTotal:"] and len(words) > 3 and words[3].isdigit():
+            return int(words[3][:15]) << 10
+    return 0
