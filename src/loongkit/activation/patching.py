@@ -36,6 +36,11 @@ class Patcher:
         return self.record.decision.options
 
     @property
+    def given(self) -> frozenset[str]:
+        """The keys of the options that the user has set."""
+        return self.record.decision.given
+
+    @property
     def asked(self) -> str:
         """Why the feature is on: "own", "implied" or "level"."""
         return self.record.decision.asked
@@ -129,6 +134,17 @@ class Patcher:
         self.undo()
         logs.warning(f"{self.record.name} has failed and was switched off: {reason}")
         self.record.move(states.FAILED, reason)
+
+    def step_aside(self, reason: str) -> None:
+        """Put everything back at run time, where only the running job shows that it can't be used.
+
+        Raises:
+            StrictError: LOONGKIT_STRICT=1 and the feature was asked for by its own variable.
+
+        """
+        if not self.record.out:
+            self.undo()
+            self.record.move(states.SKIPPED, reason)
 
     def undo(self) -> None:
         """Put back everything the feature replaced, the newest first; never raises."""

@@ -77,6 +77,30 @@ def kind(arguments: Sequence[str] | None = None) -> str:
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
+#: Modules and scripts that start the ranks of a job and compute nothing themselves.
+_LAUNCHERS = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "torch/distributed/run.py",
+    "torch/distributed/launch.py",
+    "/torchrun",
+    "/accelerate",
+    "accelerate.commands.launch",
+    "/deepspeed",
+    "deepspeed.launcher.runner",
+    "deepspeed.launcher.launch",
+    "/loongkit-run",
+    "loongkit.launcher",
+)
+
+
+def is_launcher(arguments: Sequence[str] | None = None) -> bool:
+    """Tell whether this process only starts the ranks of a job."""
+    words = getattr(sys, "orig_argv", ()) if arguments is None else arguments
+    _letters, form, text = command_line(words)
+    return form in ("m", "script") and text.endswith(_LAUNCHERS)
+
+
 def local_rank(environ: Mapping[str, str]) -> int:
     """Return the rank of this process on its node; 0 when no launcher has said it."""
     return _first_number(environ, _LOCAL_RANK)

@@ -1,6 +1,16 @@
-"""Declaration of LOONGKIT_NUMA_AFFINITY."""
+"""LOONGKIT_NUMA_AFFINITY: each training process on the NUMA node of its GPU, its workers too."""
+
+from __future__ import annotations
 
 from loongkit.activation.feature import Feature, Option
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from loongkit.activation.patching import Patcher
 
 FEATURE = Feature(
     name="numa_affinity",
@@ -52,5 +62,42 @@ FEATURE = Feature(
         Option("memory", "bool", True, "prefer the memory of the bound node"),
         Option("sysfs", "str", "", "plan for the machine recorded in this folder"),
     ),
-    implemented=False,
+    guarantee=(
+        "only where processes run changes; results may differ by what another number of OpenMP "
+        "threads changes, which follows the mask unless OMP_NUM_THREADS is set"
+    ),
 )
+
+
+@FEATURE.at_start
+def place_rank(patcher: Patcher) -> bool:
+    """Bind a rank of a job before OpenMP sizes its pool of threads."""
+    from loongkit.numa import placement
+
+    return placement.of(patcher).at_start()
+
+
+@FEATURE.when_imported("torch.cuda")
+def place_at_first_use(module: ModuleType, patcher: Patcher) -> None:
+    """Bind any other process once it uses a device, and confirm where a rank was bound to."""
+    from loongkit.numa import placement
+
+    placement.of(patcher).at_import(module)
+
+
+@FEATURE.when_imported("torch.utils.data._utils.worker", support=True)
+def place_workers(module: ModuleType, patcher: Patcher) -> None:
+    """Move each data worker to its CPUs, before any code of the user's runs in it."""
+    from loongkit.activation import logs
+    from loongkit.numa import placement
+
+    placed = placement.of(patcher)
+
+    def worker_loop(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            placed.worker()
+        except Exception as error:
+            logs.info(f"numa_affinity: a data worker is left where it is: {error!r}")
+        return original(*args, **kwargs)
+
+    patcher.wrap(module, "_worker_loop", worker_loop)

@@ -1,0 +1,234 @@
+"""Places this process and its data workers: decides once, binds, confirms, and can put it all back.
+
+The ranks of a job are placed when Loongkit is armed, before OpenMP sizes its pool by the mask. Any
+other process is placed when it first uses a device, so that launchers, pip and scripts that
+prepare data never are. Data workers get their own mask at the start of their loop.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from loongkit.activation import logs, process, versions
+from loongkit.activation.patching import Skip
+from loongkit.numa import devices, handover, topology
+from loongkit.numa import plan as planning
+from loongkit.numa.binding import Binding
+from loongkit.numa.records import Request
+from loongkit.numa.system import System
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from loongkit.activation.patching import Patcher
+    from loongkit.numa.records import Machine, Plan
+
+#: What makes OpenMP pin the thread that starts workers to one core; they inherit that core.
+_PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+_TOO_OLD = (
+    "found torch {}, wanted >=2.5.0; LOONGKIT_NUMA_AFFINITY_ALLOW_INDEX=1 matches devices by index"
+)
+
+
+def of(patcher: Patcher) -> Placement:
+    """Return the placement of this process, which all hooks of the feature share."""
+    global _placement
+    if _placement is None or not _placement.belongs_to(patcher):
+        _placement = Placement(patcher)
+        patcher.on_undo(_placement.put_back)
+    return _placement
+
+
+class Placement:
+    """What was decided for one process, and what was done about it."""
+
+    def __init__(self, patcher: Patcher, system: System | None = None) -> None:
+        self._patcher = patcher
+        self._system = system or System()
+        self._pid = os.getpid()
+        self._rank = process.local_rank(os.environ) if process.has_local_rank(os.environ) else -1
+        self._ranks = max(process.local_ranks(os.environ), self._rank + 1)
+        self._machine: Machine | None = None
+        self._guessed: devices.Identity | None = None
+        self._binding: Binding | None = None
+        self._plan: Plan | None = None
+        self._is_worker = False
+
+    def belongs_to(self, patcher: Patcher) -> bool:
+        """Tell whether it was made for this patcher, not for one of an earlier activation."""
+        return self._patcher is patcher
+
+    def at_start(self) -> bool:
+        """Place a rank before it imports any framework; False: only later can tell.
+
+        Raises:
+            Skip: this process is not to be bound, with the reason.
+        """
+        version = _torch_on_path()
+        if version is None or process.is_launcher():
+            return False
+        self._check(version)
+        self._guess(version)
+        self._carry_out()
+        return True
+
+    def at_import(self, device_module: Any) -> None:
+        """Check the version that was really imported, and wait for the first use of a device.
+
+        ``device_module`` is torch.cuda, under which also vendors' devices register.
+
+        Raises:
+            Skip: this torch can't tell which device is which.
+        """
+        self._check(versions.module_version("torch"))
+        # Runs at once where the device is in use already.
+        device_module._lazy_call(lambda: self._at_first_use(device_module))
+
+    def worker(self) -> None:
+        """Move the data worker that is starting in this process to the CPUs of its kind."""
+        self._is_worker = True
+        left = handover.read(os.environ)
+        if left is None or left.pid == os.getpid():
+            return
+        mask = self._system.mask()
+        pinned = mask < left.train and any(os.environ.get(name) for name in _PINNING)
+        if mask == left.train or pinned:  # else the user has chosen another mask in the meantime
+            self._system.set_mask(0, left.data)
+
+    def put_back(self) -> None:
+        """Undo the binding in the process that did it."""
+        if self._binding is not None and os.getpid() == self._pid:
+            self._binding.put_back()
+            handover.forget(os.environ)
+
+    def _check(self, version: str | None) -> None:
+        release = versions.release(version or "")
+        options = self._patcher.options
+        by_name = bool(options["cpus"]) or bool(options["allow_index"])
+        if not by_name and release is not None and release < devices.IDENTITY_SINCE:
+            self._patcher.skip(_TOO_OLD.format(version))
+
+    def _guess(self, version: str | None) -> None:
+        options = self._patcher.options
+        root = str(options["sysfs"]) or "/"
+        base = handover.base_mask(self._system.mask(), os.environ)
+        try:
+            machine = topology.read(root)
+        except ValueError as error:
+            self._patcher.skip(str(error))
+            return
+        if root != "/":
+            # A recorded machine, to try things out: its CPUs as far as there are such here.
+            machine.allowed = machine.cpuset = base & frozenset().union(
+                *(node.cpus for node in machine.nodes.values())
+            )
+        else:
+            machine.allowed = base
+        self._machine = machine
+        self._binding = Binding(self._system, base)
+        self._guessed = devices.guess(
+            os.environ,
+            machine,
+            local_rank=self._rank,
+            ranks=self._ranks,
+            torch=versions.release(version or ""),
+            allow_index=bool(options["allow_index"]),
+        )
+
+    def _at_first_use(self, device_module: Any) -> None:
+        """Confirm or correct the placement by what the device says.
+
+        Raises:
+            StrictError: LOONGKIT_STRICT=1 and the process can't be placed.
+        """
+        if os.getpid() != self._pid or self._patcher.record.out:
+            return  # a child that inherited the call, or its own worker loop has placed it
+        try:
+            self._confirm(device_module)
+        except Skip as skip:
+            reason, failed = str(skip), False
+        except Exception as error:
+            reason, failed = f"{type(error).__name__}: {error}", True
+        else:
+            return
+        (self._patcher.give_up if failed else self._patcher.step_aside)(reason)
+
+    def _confirm(self, device_module: Any) -> None:
+        if self._is_worker:
+            return
+        if self._guessed is None:
+            self._guess(versions.module_version("torch"))
+        machine, guessed = self._machine, self._guessed
+        if machine is None or guessed is None:
+            return
+        live = devices.read_live(device_module, machine)
+        found = guessed
+        if live is not None:
+            found = devices.confirm(
+                live, machine, guessed, local_rank=self._rank, ranks=self._ranks
+            )
+        if found is guessed and self._plan is not None:
+            return
+        self._guessed = found
+        self._carry_out()
+        if self._plan is not None:
+            _limit_threads(len(self._plan.train))
+
+    def _carry_out(self) -> None:
+        machine, identity, binding = self._machine, self._guessed, self._binding
+        if machine is None or identity is None or binding is None:
+            return
+        request = Request(
+            local_rank=self._rank,
+            ranks=self._ranks,
+            devices=identity.devices,
+            options=self._patcher.options,
+            given=self._patcher.given,
+        )
+        plan = planning.plan(machine, request)
+        self._report((*identity.warnings, *plan.warnings))
+        for code, text in (*identity.reasons, *plan.reasons):
+            logs.info(f"numa_affinity: {code}: {text}")
+        if not plan.active:
+            code, text = plan.reasons[-1]
+            # The same cause in the words of those who know more about it.
+            text = dict(identity.reasons).get(code, text)
+            self._patcher.skip(f"{code}: {text}")
+        for refused in binding.bind(plan.train, plan.memory):
+            logs.info(f"numa_affinity: {refused}")
+        self._plan = plan
+        handover.Handover(self._pid, binding.base, plan.train, plan.data).write(os.environ)
+        self._patcher.mark()
+
+    def _report(self, warnings: tuple[str, ...]) -> None:
+        for text in warnings:
+            if self._rank <= 0:
+                logs.warning(f"numa_affinity: {text}")
+            else:
+                logs.info(f"numa_affinity: {text}")
+
+
+_placement: Placement | None = None
+
+
+def _torch_on_path() -> str | None:
+    """Return the version of the torch that this process would import, read from its files."""
+    for entry in sys.path:
+        found = versions.version_in_file([os.path.join(entry or os.curdir, "torch")])
+        if found is not None:
+            return found
+    return None
+
+
+def _limit_threads(cores: int) -> None:
+    """Let a pool that was sized before the process was bound not exceed what it may use now."""
+    torch = sys.modules.get("torch")
+    if torch is None or os.environ.get("OMP_NUM_THREADS"):
+        return
+    threads = torch.get_num_threads()
+    if threads > cores:
+        torch.set_num_threads(cores)
+        logs.info(f"numa_affinity: torch's threads lowered from {threads} to {cores}")
