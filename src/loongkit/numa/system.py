@@ -71,5 +71,6 @@ class System:
             word = 8 * ctypes.sizeof(ctypes.c_ulong)
             nodes = (ctypes.c_ulong * (_BITS // word))()
             nodes[node // word] = 1 << (node % word)
-            done = library.syscall(number, _MPOL_PREFERRED, nodes, _BITS)
+            # The kernel takes one bit less than it is told (BUGS in set_mempolicy(2)).
+            done = library.syscall(number, _MPOL_PREFERRED, nodes, _BITS + 1)
         return "" if done == 0 else os.strerror(ctypes.get_errno())

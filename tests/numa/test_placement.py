@@ -1,0 +1,288 @@
+"""Placement in one process: when it is decided, by what, and what becomes of the feature."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import two_nodes
+from numa_kernel import Kernel
+
+from loongkit.activation import logs, plan, settings, states
+from loongkit.activation.patching import Patcher, Skip
+from loongkit.features import numa_affinity
+from loongkit.numa import placement
+from loongkit.numa.placement import Placement
+
+BOTH = frozenset({0, 1})
+
+
+class Rank:
+    """A process with a placement of its own, a kernel and an environment of the test's."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self.kernel = Kernel({0: BOTH})
+        self.marks: list[int] = []
+        self.sysfs = two_nodes.write(folder / "machine")
+        self.torch: str | None = "2.13.0+cpu"
+        self.log = folder / "log"
+        for name in list(os.environ):
+            if name.startswith(("LOONGKIT_", "CUDA_", "NVIDIA_", "SLURM", "OMPI", "LOCAL_")):
+                monkeypatch.delenv(name)
+        monkeypatch.setattr(logs, "_state", logs._state)
+        logs.configure("info", str(self.log))
+        monkeypatch.setattr(placement, "_torch_on_path", lambda: self.torch)
+        monkeypatch.setattr("loongkit.activation.versions.module_version", lambda _: self.torch)
+        monkeypatch.setattr(placement.process, "is_launcher", lambda: False)
+
+    def env(self, **variables: str) -> Rank:
+        for name, text in variables.items():
+            self._patch.setenv(name, text)
+        return self
+
+    def placement(self, **options: Any) -> Placement:
+        entry = next(entry for entry in plan.entries() if entry.name == "numa_affinity")
+        decision = plan.Decision(entry, True, plan.OWN, "asked for by a test")
+        decision.options = {key: default for key, _, _, default, _ in entry.options}
+        decision.options |= {"sysfs": str(self.sysfs)} | options
+        decision.given = frozenset(options)
+        record = states.Record(decision, strict=False)
+        record.state = states.PATCHED
+        self.patcher = Patcher(record, lambda: self.marks.append(1))
+        made = Placement(self.patcher, self.kernel)
+        self.patcher.on_undo(made.put_back)
+        return made
+
+    @property
+    def mask(self) -> frozenset[int]:
+        return self.kernel.masks[0]
+
+    @property
+    def said(self) -> str:
+        return "".join(file.read_text("utf-8") for file in self.log.glob("*.log"))
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
+    return Rank(tmp_path, monkeypatch)
+
+
+class Cuda:
+    """torch.cuda, before and after the first use of a device."""
+
+    def __init__(self, *devices: Any, current: int = 0) -> None:
+        self.devices = devices
+        self.current = current
+        self.calls: list[Any] = []
+
+    def _lazy_call(self, call: Any) -> None:
+        self.calls.append(call)
+
+    def use(self) -> None:
+        for call in self.calls:
+            call()
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return len(self.devices)
+
+    def current_device(self) -> int:
+        return self.current
+
+    def get_device_properties(self, index: int) -> Any:
+        return self.devices[index]
+
+
+def device(bus: int) -> Any:
+    return SimpleNamespace(pci_domain_id=0, pci_bus_id=bus, pci_device_id=0, uuid="none")
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_a_rank_is_bound_at_start_and_marks_the_feature(rank: Rank, own: int) -> None:
+    rank.env(LOCAL_RANK=str(own), LOCAL_WORLD_SIZE="2")
+    assert rank.placement().at_start() is True
+    assert rank.mask == {own} and rank.kernel.preferred == [own] and rank.marks
+    pid = os.getpid()
+    assert os.environ[settings.JOB_PLACEMENT] == f"{pid}/0-1/{own}/{own}"
+    rank.patcher.undo()
+    assert rank.mask == BOTH and settings.JOB_PLACEMENT not in os.environ
+
+
+def test_without_memory_preference(rank: Rank) -> None:
+    rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement(memory=False).at_start()
+    assert rank.mask == {1} and rank.kernel.preferred == []
+
+
+def test_a_process_without_torch_and_a_launcher_are_left_alone(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank.env(LOCAL_RANK="0", LOCAL_WORLD_SIZE="2").torch = None
+    assert rank.placement().at_start() is False
+    rank.torch = "2.13.0"
+    monkeypatch.setattr(placement.process, "is_launcher", lambda: True)
+    assert rank.placement().at_start() is False
+    assert rank.mask == BOTH and not rank.marks
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "bound"),
+    [
+        ("2.4.1", {}, False),
+        ("2.5.0", {}, True),
+        ("2.5.0a0+git12", {}, True),
+        ("2.4.1", {"allow_index": True}, True),
+        ("2.4.1", {"cpus": "0,1"}, True),
+    ],
+)
+def test_the_edge_of_the_version_gate(
+    rank: Rank, version: str, options: dict[str, Any], bound: bool
+) -> None:
+    rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").torch = version
+    made = rank.placement(**options)
+    if bound:
+        made.at_start()
+        assert rank.mask == {1}
+    else:
+        with pytest.raises(Skip, match=r"found torch 2\.4\.1, wanted >=2\.5\.0"):
+            made.at_start()
+        assert rank.mask == BOTH
+
+
+def test_the_imported_torch_is_older_than_its_files_said(rank: Rank) -> None:
+    """Another torch is first on the path by then: the mask is put back."""
+    made = rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement()
+    made.at_start()
+    rank.torch = "2.4.0"
+    with pytest.raises(Skip):
+        made.at_import(Cuda())
+    rank.patcher.undo()  # what the session does after a Skip
+    assert rank.mask == BOTH and rank.kernel.preferred == [1, None]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "variables", "reason"),
+    [
+        ((), {}, "no-gpu: "),
+        ((0, 0, 1), {}, "asymmetric: "),
+        ((0, 1), {"CUDA_VISIBLE_DEVICES": ""}, "no-gpu: CUDA_VISIBLE_DEVICES"),
+        ((-1, -1), {}, "gpu-node-unknown: "),
+    ],
+)
+def test_why_nothing_is_bound(
+    rank: Rank, tmp_path: Path, gpus: tuple[int, ...], variables: dict[str, str], reason: str
+) -> None:
+    rank.sysfs = two_nodes.write(tmp_path / "other", gpus=gpus)
+    made = rank.env(LOCAL_RANK="0", LOCAL_WORLD_SIZE="2", **variables).placement()
+    with pytest.raises(Skip, match=reason):
+        made.at_start()
+    assert rank.mask == BOTH and not rank.marks
+
+
+def test_a_folder_that_is_no_machine(rank: Rank, tmp_path: Path) -> None:
+    rank.sysfs = tmp_path / "nothing"
+    with pytest.raises(Skip, match="nothing"):
+        rank.env(LOCAL_RANK="0").placement().at_start()
+
+
+def test_a_process_without_a_rank_waits_for_its_first_use_of_a_device(rank: Rank) -> None:
+    cuda = Cuda(device(0x20))
+    made = rank.env(CUDA_VISIBLE_DEVICES="1").placement()
+    made.at_import(cuda)
+    assert rank.mask == BOTH and not rank.marks
+    cuda.use()
+    assert rank.mask == {1} and rank.marks
+
+
+def test_the_device_says_otherwise_and_the_rank_moves(rank: Rank) -> None:
+    cuda = Cuda(device(0x10), device(0x20), current=1)
+    made = rank.env(LOCAL_RANK="0", LOCAL_WORLD_SIZE="2").placement()
+    made.at_start()
+    assert rank.mask == {0}
+    made.at_import(cuda)
+    cuda.use()
+    assert rank.mask == {1}
+    assert rank.said.count("WARNING") >= 1 and "placed anew" in rank.said
+
+
+def test_the_device_agrees_and_nothing_moves(rank: Rank) -> None:
+    cuda = Cuda(device(0x10), device(0x20), current=1)
+    made = rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement()
+    made.at_start()
+    rank.kernel.refuses = {0}  # another call would raise
+    made.at_import(cuda)
+    cuda.use()
+    assert rank.mask == {1} and rank.patcher.record.state == states.PATCHED
+
+
+def test_late_and_nothing_to_bind_is_a_skip_and_no_failure(rank: Rank, tmp_path: Path) -> None:
+    rank.sysfs = two_nodes.write(tmp_path / "other", gpus=(0, 0, 1))
+    cuda = Cuda(device(0x10))
+    made = rank.placement()
+    made.at_import(cuda)
+    cuda.use()
+    record = rank.patcher.record
+    assert record.state == states.SKIPPED and record.reason.startswith("asymmetric: ")
+    assert "WARNING" not in rank.said
+
+
+def test_late_and_refused_by_the_kernel_does_not_reach_the_job(rank: Rank) -> None:
+    cuda = Cuda(device(0x20))
+    rank.kernel.refuses = {0}
+    made = rank.placement()
+    made.at_import(cuda)
+    cuda.use()
+    assert rank.patcher.record.state == states.FAILED
+    assert rank.mask == BOTH
+
+
+class TestWorkers:
+    """The start of a data worker's loop, in a child of a placed process."""
+
+    @pytest.fixture
+    def child(self, rank: Rank) -> Rank:
+        rank.env(LOONGKIT_JOB_PLACEMENT=f"{os.getppid()}/0-3/0-1/2")
+        return rank
+
+    def test_it_moves_to_the_cpus_of_data_workers(self, child: Rank) -> None:
+        child.placement().worker()
+        assert child.mask == {2}
+
+    def test_a_mask_of_the_users_is_kept(self, child: Rank) -> None:
+        child.kernel.masks[0] = frozenset({0, 3})
+        child.placement().worker()
+        assert child.mask == {0, 3}
+
+    @pytest.mark.parametrize(("variable", "mask"), [("OMP_PROC_BIND", {2}), ("NOTHING", {1})])
+    def test_one_core_from_openmp_is_no_choice_of_the_users(
+        self, child: Rank, variable: str, mask: set[int]
+    ) -> None:
+        child.kernel.masks[0] = frozenset({1})
+        child.env(**{variable: "true"}).placement().worker()
+        assert child.mask == mask
+
+    def test_nothing_was_placed(self, rank: Rank) -> None:
+        rank.placement().worker()
+        assert rank.mask == BOTH
+
+    def test_a_worker_that_uses_a_device_stays_with_the_workers(self, child: Rank) -> None:
+        cuda = Cuda(device(0x10))
+        made = child.placement()
+        made.at_import(cuda)
+        made.worker()
+        cuda.use()
+        assert child.mask == {2}
+
+
+def test_the_hooks_share_one_placement(rank: Rank) -> None:
+    rank.placement()
+    first = placement.of(rank.patcher)
+    assert placement.of(rank.patcher) is first
+    rank.placement()
+    assert placement.of(rank.patcher) is not first
+    assert {target for target, _ in numa_affinity.FEATURE.hooks} == {"torch.cuda"}
