@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
+
+#: The one stream of this process for copies ahead, by device. A stream for each epoch or loader
+#: would be another of torch's few pooled ones each time.
+_copy_streams: dict[torch.device, Any] = {}
 
 
 class Accelerator:
@@ -44,6 +49,64 @@ class Accelerator:
     def device_of_index(self, index: int) -> torch.device:
         """Return the device that mmcv 1.x means by a number; it knows CUDA devices alone."""
         return torch.device("cuda", index)
+
+    def with_index(self, device: torch.device) -> torch.device:
+        """Return the device that is meant; one without a number means the current one."""
+        if device.index is not None or device.type == "cpu":
+            return device
+        return torch.device(device.type, _module_of(device).current_device())
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a CPU tensor lies in page-locked memory."""
+        return bool(tensor.is_pinned())
+
+    def current_stream(self, device: torch.device) -> Any:
+        """Return the stream that this thread uses on a device."""
+        return _module_of(device).current_stream(device)
+
+    def copy_ahead(
+        self, tensors: Sequence[torch.Tensor], device: torch.device
+    ) -> tuple[list[torch.Tensor], Any]:
+        """Begin to copy contiguous CPU tensors, beside what the current stream does from now on.
+
+        The copies get memory of the current stream, like any tensor made here, and so are freed
+        like one: no allocator has to wait for another stream. Their stream therefore begins when
+        the work that the current stream has by now is done: until then it may use that memory.
+
+        Args:
+            tensors: contiguous, on the CPU.
+            device: where to; with a number.
+
+        Returns:
+            the copies, and the event to wait for before they are used or freed.
+
+        Raises:
+            RuntimeError: the device's memory is short, or the device has failed before.
+
+        """
+        module = _module_of(device)
+        if device not in _copy_streams:
+            _copy_streams[device] = module.Stream(device=device)
+        stream, current = _copy_streams[device], module.current_stream(device)
+        copies = [torch.empty_like(tensor, device=device) for tensor in tensors]
+        stream.wait_stream(current)
+        try:
+            with module.stream(stream):
+                for copy, tensor in zip(copies, tensors, strict=True):
+                    copy.copy_(tensor, non_blocking=True)
+        except BaseException:
+            current.wait_stream(stream)  # the copies are freed now
+            raise
+        return copies, stream.record_event()
+
+    def use_on(self, tensor: torch.Tensor, stream: Any) -> None:
+        """Let a tensor be freed only after what the stream, not its own one, does by then."""
+        tensor.record_stream(stream)
+
+
+def _module_of(device: torch.device) -> Any:
+    """Return torch's module of a kind of device: torch.cuda, torch.npu, …"""
+    return getattr(torch, device.type)
 
 
 def _device_module() -> Any:

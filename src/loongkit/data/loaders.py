@@ -1,4 +1,4 @@
-"""Switches ``pin_memory`` on for the DataLoaders whose batches hold DataContainers."""
+"""Switches ``pin_memory`` on for the DataLoaders that a feature wants to have pinned."""
 
 from __future__ import annotations
 
@@ -25,10 +25,20 @@ class LoaderSwitch:
     Not when the loader is made: mmdet and its like make their loaders before they move the model
     to the device. By the time of the iterator the device of a job that trains on one is in use, so
     that nothing has to be initialised, or asked of a driver, to find out.
+
+    ``feature`` is what to call it in the log; ``wanted`` tells which loaders it is for: those whose
+    batches hold DataContainers, unless another function says otherwise.
     """
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        feature: str = "data_container",
+        wanted: Callable[[Any], bool] | None = None,
+    ) -> None:
         self._accelerator = accelerator
+        self._feature = feature
+        self._wanted = wanted or _holds_containers
         self._switched: list[weakref.ref[Any]] = []
 
     def get_iterator(self, original: Callable[[Any], Any], loader: Any) -> Any:
@@ -36,7 +46,7 @@ class LoaderSwitch:
         try:
             self._consider(loader)
         except Exception as error:  # a loader of somebody's own may lack anything
-            logs.debug(f"data_container: a DataLoader is left as it is: {error!r}")
+            logs.debug(f"{self._feature}: a DataLoader is left as it is: {error!r}")
         return original(loader)
 
     def restore(self) -> None:
@@ -51,14 +61,18 @@ class LoaderSwitch:
             return  # the user has chosen
         if loader.num_workers == 0:
             return  # there is no pin thread: the training would wait for each copy
-        if not self._accelerator.is_in_use() or not makes_containers(loader.collate_fn):
+        if not self._accelerator.is_in_use() or not self._wanted(loader):
             return
         loader.pin_memory = True
         self._switched.append(weakref.ref(loader))
         logs.info(
-            "data_container: pin_memory switched on for a DataLoader with "
+            f"{self._feature}: pin_memory switched on for a DataLoader with "
             f"{loader.num_workers} data workers"
         )
+
+
+def _holds_containers(loader: Any) -> bool:
+    return makes_containers(loader.collate_fn)
 
 
 def makes_containers(collate_fn: Any) -> bool:
