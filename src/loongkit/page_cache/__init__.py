@@ -1,0 +1,1 @@
+"""What PAGE_CACHE_LIMIT puts in place: back ends, the record of files read, their release."""
