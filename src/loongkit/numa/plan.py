@@ -22,7 +22,7 @@ from loongkit.numa.records import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from loongkit.numa.records import Machine, Request
 
@@ -36,11 +36,11 @@ _FEW_CPUS, _FEW_PERCENT = 2, 25
 def plan(machine: Machine, request: Request) -> Plan:
     """Decide where one process of a job and its data workers run.
 
-    The reasons' codes: ``cpus``, ``cpus-not-read``, ``cpus-too-few``, ``cpus-not-allowed`` (the
-    user's own lists); ``node``, ``llc-split``, ``roles-split`` (what is done); ``few-cpus``,
-    ``ignored``, ``llc-uneven``, ``llc-unknown``, ``llc-gpuless``, ``peers-unknown``,
-    ``no-local-rank``, ``roles-need-2-llc``, ``no-gpuless-node`` (what is left out); and of a plan
-    that is not active ``no-topology``, ``no-gpu``, ``no-device-identity``, ``gpu-node-unknown``,
+    The reasons' codes. The user's own lists: ``cpus``, ``cpus-not-read``, ``cpus-too-few``,
+    ``cpus-not-allowed``. What is done: ``node``, ``gpuless-node``, ``llc-split``, ``roles-split``.
+    What is left out: ``few-cpus``, ``ignored``, ``llc-uneven``, ``llc-unknown``, ``llc-gpuless``,
+    ``peers-unknown``, ``no-local-rank``, ``roles-need-2-llc``, ``no-gpuless-node``. Why a plan is
+    not active: ``no-topology``, ``no-gpu``, ``no-device-identity``, ``gpu-node-unknown``,
     ``asymmetric``, ``kept``, ``cpuset-excludes-node``, ``cpus-not-allowed``.
     """
     said = Reasons()
@@ -100,12 +100,18 @@ def _own_nodes(
         text = "which accelerator this process uses can't be known"
         said.say("no-device-identity", text)
         return []
+    if not _all_at_home(devices, home, said):
+        return []
+    return sorted({home[device.lower()] for device in devices})
+
+
+def _all_at_home(devices: Iterable[str], home: Mapping[str, int], said: Reasons) -> bool:
+    """Tell whether the node of each of some accelerators is known; ``said`` gets those not."""
     unknown = [device for device in devices if device.lower() not in home]
     if unknown:
         text = f"the kernel does not say on which node {', '.join(unknown)} hangs"
         said.say("gpu-node-unknown", text)
-        return []
-    return sorted({home[device.lower()] for device in devices})
+    return not unknown
 
 
 def _may_bind(
@@ -134,10 +140,7 @@ def _symmetric_or_allowed(
         text = f"{', '.join(idle)}: no effect without {_PREFIX}ALLOW_ASYMMETRIC=1"
         said.say("ignored", text, warn=True)
     accelerators = job_accelerators(machine, request.devices)
-    unknown = [address for address in accelerators if address not in home]
-    if unknown and len(with_cpus(machine)) > 1:
-        text = f"the kernel does not say on which node {', '.join(unknown)} hangs"
-        said.say("gpu-node-unknown", text)
+    if not _all_at_home(accelerators, home, said):
         return False
     spread = counts(machine, accelerators, home)
     if len(set(spread.values())) <= 1:
@@ -189,16 +192,12 @@ def _place(
     train_lent = lent if request.options.get("train_on_gpuless") else frozenset()
     if plan_caches.wanted(machine, request):
         caches = _caches(machine, request, nodes, home, bool(train_lent), said)
-    train = frozenset().union(*caches) or cpus_of(machine, nodes)
-    data = train
-    if not (lent and request.options.get("data_worker_on_gpuless")):
-        train, data = plan_caches.by_roles(machine, request, caches, said) or (train, data)
-    elif request.options.get("data_worker_gpuless_only"):
-        data = lent
-    else:
-        train, data = plan_caches.by_roles(machine, request, caches, said) or (train, data)
-        data |= lent
-    return train | train_lent, data
+    own = frozenset().union(*caches) or cpus_of(machine, nodes)
+    workers_lent = lent if request.options.get("data_worker_on_gpuless") else frozenset()
+    if workers_lent and request.options.get("data_worker_gpuless_only"):
+        return own | train_lent, workers_lent  # the roles are apart already
+    train, data = plan_caches.by_roles(machine, request, caches, said) or (own, own)
+    return train | train_lent, data | workers_lent
 
 
 def _near(
@@ -214,6 +213,8 @@ def _near(
     if not any(request.options.get(key) for key in _ON_GPULESS[:2]):
         return []
     accelerators = job_accelerators(machine, request.devices)
+    if not _all_at_home(accelerators, home, said):
+        return []
     with_gpu = {id for id, number in counts(machine, accelerators, home).items() if number}
     near = [
         id
@@ -226,7 +227,7 @@ def _near(
             "no-gpuless-node", f"no usable node without an accelerator is next to {names(nodes)}"
         )
     else:
-        said.say("gpuless-node", f"{names(near)} without an accelerator is lent to {names(nodes)}")
+        said.say("gpuless-node", f"lent to {names(nodes)}, without an accelerator: {names(near)}")
     return near
 
 
@@ -256,7 +257,7 @@ def _warn_of_few(machine: Machine, nodes: list[int], train: frozenset[int], said
     few = len(usable) < _FEW_CPUS or 100 * len(usable) < _FEW_PERCENT * total
     if few and train < machine.allowed:
         text = (
-            f"bound to {len(usable)} CPUs: this container may use no more of the {total} of "
-            f"{names(nodes)}"
+            f"bound to {len(usable)} of the {total} CPUs of {names(nodes)}: this process may use "
+            "no more of them; give its container CPUs of that node"
         )
         said.say("few-cpus", text, warn=True)

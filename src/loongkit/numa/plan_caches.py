@@ -53,6 +53,9 @@ def share(
     if ranks is None:
         return refuse("peers-unknown", "the accelerators of the other ranks can't be known")
     usable = machine.nodes[node].cpus & machine.allowed
+    if machine.cpuset and usable != machine.nodes[node].cpus & machine.cpuset:
+        # Slurm and others give each task a mask; shares of different wholes would leave CPUs idle.
+        return refuse("peers-unknown", "somebody gave this process CPUs, maybe not so its peers")
     caches = sorted(filter(None, (cache & usable for cache in machine.llcs)), key=min)
     if len(caches) % len(ranks):
         return refuse(
