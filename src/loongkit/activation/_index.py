@@ -67,7 +67,12 @@ ROWS: tuple[tuple[object, ...], ...] = (
         (),
         (),
         (),
-        ("mmcv.image.photometric", "torch.utils.data.dataloader"),
+        (
+            "mmcv.image.photometric",
+            "mmcv.utils.registry",
+            "mmcv.image.geometric",
+            "torch.utils.data.dataloader",
+        ),
         False,
     ),
     (

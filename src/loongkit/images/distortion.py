@@ -7,16 +7,15 @@ on to the class itself. Nothing here needs numpy or numba before the first image
 
 from __future__ import annotations
 
-import gc
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from loongkit.activation import logs, states
-from loongkit.images import jit
+from loongkit.images import jit, registries
 from loongkit.images.variants import recognise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -57,10 +56,7 @@ class Distortion:
         reason = jit.missing()
         if reason is not None:
             self._patcher.skip(reason)
-        self._patcher.wrap(module.Registry, "_register_module", self._register)
-        if self._patcher.late:
-            for cls in _registered(module.Registry):
-                self._consider(cls)
+        registries.watch(module, self._patcher, self._consider)
 
     def wants(self, item: Any) -> bool:
         """Tell whether this is a transform of a class that was replaced."""
@@ -70,14 +66,6 @@ class Distortion:
         """Load, compile and check everything that the replaced classes need."""
         for known in list(self._known.values()):
             self._ready(known)
-
-    def _register(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        registered = [*args[1:2], kwargs.get("module"), kwargs.get("module_class")]
-        for item in registered:
-            if isinstance(item, type):
-                self._consider(item)
-        return result
 
     def _consider(self, cls: type) -> None:
         """Replace the method of a class where it is a known one; never raises but under STRICT."""
@@ -160,16 +148,6 @@ class Distortion:
         if problem:
             raise RuntimeError(f"{known.variant.origin}: {problem}")
         return _Work(recipe, recipes.Call, distort, _globals_of(known))
-
-
-def _registered(registry_class: type) -> Iterator[type]:
-    """Yield every class that is in any registry by now."""
-    for item in gc.get_objects():
-        # Asked of the type: an object's own __class__ may run the user's code.
-        if issubclass(type(item), registry_class):
-            for cls in list(item._module_dict.values()):
-                if isinstance(cls, type):
-                    yield cls
 
 
 def _globals_of(known: Recognised) -> tuple[Any, ...]:

@@ -11,7 +11,10 @@ import ast
 import hashlib
 import inspect
 import linecache
+import types
 from typing import TYPE_CHECKING
+
+from loongkit.activation import seams
 
 if TYPE_CHECKING:
     from types import FunctionType
@@ -23,6 +26,58 @@ _LENGTH = 16
 _SKIPPED = frozenset(
     {"ctx", "kind", "decorator_list", "annotation", "returns", "simple", "type_comment"}
 )
+
+#: What every class has, and what changes nothing of the work of an object once it was made.
+_NOT_READ = frozenset(
+    {
+        "__abstractmethods__",
+        "__annotate__",
+        "__annotate_func__",
+        "__annotations__",
+        "__annotations_cache__",
+        "__dict__",
+        "__doc__",
+        "__firstlineno__",
+        "__init__",
+        "__module__",
+        "__qualname__",
+        "__repr__",
+        "__static_attributes__",
+        "__weakref__",
+        "_abc_impl",
+    }
+)
+_CONSTANTS = (int, float, str, bytes, type(None))
+
+
+def own_function(cls: type, name: str) -> Any:
+    """Return what a class itself defines by a name, without the wrappers of our features.
+
+    None where it defines nothing of that name.
+    """
+    seam = seams.live_seam(cls, name)
+    return vars(cls).get(name) if seam is None or not seam.in_place else seam.original
+
+
+def class_fingerprint(cls: type) -> str | None:
+    """Return the fingerprint of all that a class's own body defines.
+
+    It is that of its methods, but for ``__init__`` and ``__repr__``, and of its constants; empty
+    where there is nothing else. None where a part can't be read, or is neither of them.
+    """
+    parts = []
+    for name in sorted(set(vars(cls)) - _NOT_READ):
+        value = own_function(cls, name)
+        kind = type(value).__name__
+        value = seams.function_of(value)
+        if isinstance(value, types.FunctionType):
+            text = fingerprint(value)
+        else:
+            text = repr(value) if isinstance(value, _CONSTANTS) else None
+        if text is None:
+            return None
+        parts.append((name, kind, text))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:_LENGTH] if parts else ""
 
 
 def fingerprint(function: FunctionType) -> str | None:

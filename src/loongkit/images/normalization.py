@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loongkit.images import jit
+from loongkit.images import jit, planar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,10 @@ class Normalization:
         call = _arguments(*args, **kwargs)
         if call is None or not self._ready(original) or not self._kernels.covers(*call[:3]):
             return original(*args, **kwargs)
-        result = self._kernels.normalize(*call)
+        stage = planar.active()
+        result = None if stage is None else stage.normalized(*call)
+        if result is None:
+            result = self._kernels.normalize(*call)
         self._patcher.mark()
         return result
 

@@ -156,7 +156,7 @@ def normalize(image: Any, mean: Any, std: Any, to_rgb: bool) -> Any:
     ``covers``. ``mean`` and ``std`` apply to the channels after the swap. A zero in ``std`` gives
     numpy's warning and infinities, as in mmcv.
     """
-    means, scales = _parameters(mean, std)
+    means, scales = parameters(mean, std)
     out = np.empty(image.shape, _F32)
     compiled = kernels()
     if not image.flags.c_contiguous:
@@ -180,7 +180,7 @@ def covers_in_place(image: Any, mean: Any, std: Any) -> bool:
 
 def normalize_in_place(image: Any, mean: Any, std: Any, to_rgb: bool) -> Any:
     """Normalise a C-contiguous float32 image in its own memory and return it."""
-    means, scales = _parameters(mean, std)
+    means, scales = parameters(mean, std)
     flat = image.reshape(-1)
     if to_rgb:
         kernels().swap_in_place(flat, *means, *scales)
@@ -189,7 +189,7 @@ def normalize_in_place(image: Any, mean: Any, std: Any, to_rgb: bool) -> Any:
     return image
 
 
-def _parameters(mean: Any, std: Any) -> tuple[Any, Any]:
+def parameters(mean: Any, std: Any) -> tuple[Any, Any]:
     """Return the means as OpenCV rounds them, and the factors as mmcv computes them."""
     return mean.reshape(-1).astype(_F64).astype(_F32), 1 / np.float64(std.reshape(-1))
 
