@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from loongkit.activation import logs
 from loongkit.data.slots.extents import GRAIN, Extents
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ MOST_EXTENTS = GRAIN
 #: whoever keeps more than that collects batches, and reuse gains nothing then.
 _HELD_BATCHES = 6
 _HELD_AT_LEAST = 16 << 20
+
+
+#: The kernel maps up to 64 KB around a page that is read first, aligned to as much.
+_FAULT_AROUND = 64 << 10
+_ZEROS = bytes(256 << 10)
 
 
 class Extent:
@@ -93,6 +99,7 @@ class Arena:
         self._lock = threading.Lock()
         self._ranges = Extents(GRAIN, self.size)
         self._extents: list[Extent] = []  # in the order of their starts
+        self._populated = GRAIN
         self._indices = list(range(MOST_EXTENTS - 1, -1, -1))
         self._watches: dict[int, Watch] = {}
         # Filled by weak references, which may die in any thread, in the middle of a line here.
@@ -109,6 +116,9 @@ class Arena:
                 return None
             found = self._ranges.take(nbytes) if self._indices else None
             if found is None:
+                return None
+            if not self._populate(sum(found)):
+                self._ranges.give_back(*found)
                 return None
             extent = Extent(*found, self._indices.pop())
             extent.reserved = not sent
@@ -173,6 +183,25 @@ class Arena:
         for extent in list(self._extents):
             if extent.alive:
                 extent.abandoned = True
+
+    def _populate(self, end: int) -> bool:
+        """Have the kernel allocate all pages up to ``end``; False: it has none.
+
+        By writing to the file, without a fault for each page. Reading one byte of each 64 KB then
+        maps them all: a read fault maps the pages around it too, and in a shared mapping they may
+        be written to at once. (Pages of posix_fallocate would not do, they are not zeroed yet.)
+        """
+        try:
+            while self._populated < end:
+                start, length = self._populated, min(len(_ZEROS), end - self._populated)
+                if os.pwrite(self.descriptor, _ZEROS[:length], start) < length:
+                    raise OSError("a write was cut short")
+                self.view[start : start + length : _FAULT_AROUND].tobytes()
+                self._populated = start + length
+        except OSError as error:
+            logs.debug(f"pytorch: no more memory for the slots of a data worker: {error!r}")
+            return False
+        return True
 
     def _died(self, watch: Any) -> None:
         del self._watches[id(watch)]
