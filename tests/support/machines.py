@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +78,23 @@ class _Writer:
         self.root = root
         self.masks_only = masks_only
         self.width = 0
+        self._made: set[str] = set()
 
     def file(self, path: str, text: object) -> None:
-        target = self.root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(f"{text}\n", "utf-8")
+        folder = os.path.dirname(path)
+        if folder not in self._made:
+            os.makedirs(self.root / folder, exist_ok=True)
+            self._made.add(folder)
+        with open(f"{self.root}/{path}", "wb", buffering=0) as file:
+            file.write(f"{text}\n".encode())
+
+    def same(self, name: str, members: Cpus) -> None:
+        """Let a folder of the first of some CPUs serve for the others."""
+        first = min(members)
+        for cpu in members - {first}:
+            link = self.root / f"sys/devices/system/cpu/cpu{cpu}/{name}"
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to("../" * (name.count("/") + 1) + f"cpu{first}/{name}")
 
     def cpus(self, listed: str, masked: str, found: Cpus) -> None:
         """Write a set as list (unless the kernel is too old for it) and as mask."""
@@ -89,6 +103,7 @@ class _Writer:
         self.file(masked, mask_of(found, self.width))
 
 
+@cache
 def list_of(found: Iterable[int]) -> str:
     """Return a set as the kernel lists it."""
     parts: list[list[int]] = []
@@ -100,6 +115,7 @@ def list_of(found: Iterable[int]) -> str:
     return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in parts)
 
 
+@cache
 def mask_of(found: Iterable[int], width: int) -> str:
     """Return a set as a mask of 32-bit words that has room for ``width`` CPUs."""
     value = sum(1 << cpu for cpu in found)
@@ -114,32 +130,45 @@ def _write_cpus(writer: _Writer, facts: Facts) -> None:
     block = "\n".join(f"{key}\t: {value}" for key, value in facts.spec["cpuinfo"].items())
     listed = "\n".join(f"processor\t: {cpu}\n{block}\n" for cpu in sorted(facts.online))
     writer.file("proc/cpuinfo", listed)
-    for package, members in zip(facts.package_ids, facts.packages, strict=True):
-        for cpu in members:
-            folder = f"sys/devices/system/cpu/cpu{cpu}/topology"
-            writer.file(f"{folder}/physical_package_id", package)
-            writer.cpus(f"{folder}/core_siblings_list", f"{folder}/core_siblings", members)
+    if "arch" in facts.spec:
+        writer.file("proc/sys/kernel/arch", facts.spec["arch"])
+    package_of = {
+        cpu: (id, members)
+        for id, members in zip(facts.package_ids, facts.packages, strict=True)
+        for cpu in members
+    }
     for number, core in enumerate(facts.cores):
-        for cpu in core:
-            folder = f"sys/devices/system/cpu/cpu{cpu}/topology"
-            writer.file(f"{folder}/core_id", number)
-            writer.cpus(f"{folder}/thread_siblings_list", f"{folder}/thread_siblings", core)
-    for index, (level, kind, size, shared) in enumerate(facts.caches):
-        for number, members in enumerate(shared):
-            for cpu in members:
-                folder = f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
-                writer.file(f"{folder}/level", level)
-                writer.file(f"{folder}/type", kind)
-                writer.file(f"{folder}/size", f"{size}K")
-                # Not to be relied on: a guest may show another id for each CPU.
-                writer.file(f"{folder}/id", cpu if number % 2 else number)
-                writer.cpus(f"{folder}/shared_cpu_list", f"{folder}/shared_cpu_map", members)
+        folder = f"sys/devices/system/cpu/cpu{min(core)}/topology"
+        package, members = package_of[min(core)]
+        writer.file(f"{folder}/core_id", number)
+        writer.file(f"{folder}/physical_package_id", package)
+        writer.file(f"{folder}/core_siblings", mask_of(members, writer.width))
+        writer.cpus(f"{folder}/thread_siblings_list", f"{folder}/thread_siblings", core)
+        writer.same("topology", core)
+    for index, cache in enumerate(facts.caches):
+        _write_cache(writer, index, *cache, last=index + 1 == len(facts.caches))
+
+
+def _write_cache(
+    writer: _Writer, index: int, level: int, kind: str, size: int, shared: list[Cpus], last: bool
+) -> None:
+    for number, members in enumerate(shared):
+        folder = f"sys/devices/system/cpu/cpu{min(members)}/cache/index{index}"
+        writer.file(f"{folder}/level", level)
+        writer.file(f"{folder}/type", kind)
+        if last:
+            writer.file(f"{folder}/size", f"{size}K")
+            writer.file(f"{folder}/id", number % 4)  # not to be relied on
+            writer.cpus(f"{folder}/shared_cpu_list", f"{folder}/shared_cpu_map", members)
+        elif not writer.masks_only:  # what nobody asks for is left out: files cost time
+            writer.file(f"{folder}/shared_cpu_list", list_of(members))
+        writer.same(f"cache/index{index}", members)
 
 
 def _write_nodes(writer: _Writer, facts: Facts) -> None:
     memory = facts.spec["nodes"]["memory_mb"]
     writer.file("proc/meminfo", f"MemTotal: {sum(memory) << 10} kB")
-    writer.file("sys/devices/system/node/online", list_of(facts.ids))
+    writer.file("sys/devices/system/node/online", list_of(tuple(facts.ids)))
     for position, id in enumerate(facts.ids):
         folder = f"sys/devices/system/node/node{id}"
         writer.cpus(f"{folder}/cpulist", f"{folder}/cpumap", facts.nodes[id])

@@ -75,7 +75,8 @@ def capture(root: str | Tree = "/") -> str:
         for path, text in noting.files.items()
         if not path.startswith(_LEFT_OUT) and path.isprintable() and " " not in path
     }
-    kept["proc/sys/kernel/arch"] = found.cpu.architecture
+    if noting.live:
+        kept["proc/sys/kernel/arch"] = found.cpu.architecture  # kernels before 6.1 lack the file
     kept.update(_container(machine, found.quota))
     _replace_uuids(kept, machine)
     return files.render(Record(kept, noting.links), (f"written by loongkit {__version__}",))
