@@ -1,0 +1,203 @@
+"""The checks on CPU time: each a pure function that returns what it found, or None.
+
+A setting is judged against one rank's share of the CPUs and against its share of the container's
+quota. Only the former is mended: a quota limits CPU time and not how much runs at once
+(kubernetes-sigs/inference-perf#722), so a number above it may well be meant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loongkit.guards.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loongkit.guards.budget import Bound, Budget
+
+#: What tells the size of a pool, as the user would ask for it.
+CV2 = "cv2.getNumThreads()"
+TORCH = "torch.get_num_threads()"
+
+#: Pools that can be made smaller in a running worker, and what to advise.
+_REMEDIES = {
+    CV2: "call cv2.setNumThreads(0) in worker_init_fn or before the workers",
+    TORCH: "leave torch's one thread in worker_init_fn as it is",
+}
+
+#: Fewer inter-op threads than this are never worth a word.
+_FEW_INTEROP = 4
+#: A hyper-threaded core has so many CPUs at most on the machines that we know of.
+_CORE = 2
+
+
+def intra_op_threads(threads: int, budget: Budget, chosen: bool) -> Finding | None:
+    """CG-01: torch's own threads in the training process.
+
+    ``chosen``: the user has set OMP_NUM_THREADS or MKL_NUM_THREADS, which is never overruled.
+    Every rank with threads for the whole machine: pytorch/pytorch#22260.
+    """
+    exceeded = _exceeded(threads, budget, _all)
+    if exceeded is None:
+        return None
+    bound, limit, fix = exceeded
+    return Finding(
+        "CG-01",
+        TORCH,
+        threads,
+        limit,
+        f"torch.get_num_threads() is {threads}, more than {limit} ({bound.reason})",
+        f"set OMP_NUM_THREADS={limit} or call torch.set_num_threads({limit})",
+        None if chosen else fix,
+    )
+
+
+def inter_op_threads(
+    threads: int, budget: Budget, running: bool, machine_cpus: int
+) -> Finding | None:
+    """CG-02: torch's pool for TorchScript's parallel tasks.
+
+    Its size is by default the machine's, and nothing comes of that in a job that never starts the
+    pool: such a job is not warned, though the size may be mended.
+    """
+    exceeded = _exceeded(threads, budget, lambda share: max(_FEW_INTEROP, share))
+    if exceeded is None:
+        return None
+    bound, limit, fix = exceeded
+    return Finding(
+        "CG-02",
+        "torch.get_num_interop_threads()",
+        threads,
+        limit,
+        f"torch.get_num_interop_threads() is {threads}, more than {limit} ({bound.reason})",
+        f"call torch.set_num_interop_threads({limit}) at the start of the script",
+        None if running else fix,
+        informational=not running and threads <= machine_cpus,
+    )
+
+
+def data_workers(workers: int, budget: Budget, iterable: bool) -> Finding | None:
+    """CG-03: the data workers of one DataLoader, beside the training process itself.
+
+    ``iterable``: the data set is an IterableDataset, whose samples and order depend on the number
+    of workers: it is left alone. One of 104 workers on 23 CPUs: embeddings-benchmark/mteb#1331.
+    """
+    exceeded = _exceeded(workers, budget, worker_limit)
+    if budget.data_cpus is not None and workers > budget.data_cpus:
+        limit = budget.data_cpus
+        reason = f"{limit} CPUs that NUMA_AFFINITY keeps for data workers"
+        fix: int | None = limit
+    elif exceeded is not None:
+        bound, limit, fix = exceeded
+        reason = bound.reason
+    else:
+        return None
+    return Finding(
+        "CG-03",
+        "num_workers",
+        workers,
+        limit,
+        f"a DataLoader has num_workers={workers}, more than the {limit} that fit ({reason})",
+        f"set num_workers={limit}",
+        None if iterable else fix,
+    )
+
+
+def worker_limit(share: int) -> int:
+    """Return how many data workers fit beside a training process on its share of the CPUs.
+
+    One CPU is the training's. With one or two there is none to set aside: a worker waits for the
+    training or the training for it, whatever is set.
+    """
+    return share - 1 if share > 2 else share
+
+
+def worker_pool(setting: str, threads: int, workers: int, budget: Budget) -> Finding | None:
+    """CG-04: threads that each data worker starts by itself, all workers of a rank together.
+
+    ``setting`` names the pool by what tells its size. Measured on mmdet with 16 workers: 23 % of
+    the CPU's time in the kernel, 4 % after cv2.setNumThreads(0) (open-mmlab/mmdetection#6867;
+    opencv/opencv#15277).
+    """
+    if threads <= 1:
+        return None
+    exceeded = _exceeded(threads, budget, lambda share: max(1, share // workers))
+    if exceeded is None:
+        return None
+    bound, limit, _fix = exceeded
+    return Finding(
+        "CG-04",
+        setting,
+        threads,
+        limit,
+        f"{setting} is {threads} in each of {workers} data workers, {workers * threads} threads "
+        f"for {bound.cpus} ({bound.reason})",
+        _REMEDIES.get(setting, f"set {setting}={limit}"),
+        1 if setting in _REMEDIES else None,
+    )
+
+
+def compile_workers(threads: int, budget: Budget, chosen: bool) -> Finding | None:
+    """CG-05: the processes in which inductor compiles kernels, for each rank.
+
+    ``chosen``: TORCHINDUCTOR_COMPILE_THREADS is set. inductor takes up to 32 for each rank, and
+    looks neither at the other ranks nor at a quota (pytorch/pytorch#190941, #191385).
+    """
+    exceeded = _exceeded(threads, budget, _all)
+    if exceeded is None:
+        return None
+    bound, _limit, fix = exceeded
+    wanted = max(1, bound.cpus // 2)
+    return Finding(
+        "CG-05",
+        "torch._inductor.config.compile_threads",
+        threads,
+        bound.cpus,
+        f"inductor compiles with {threads} processes in each rank, more than "
+        f"{bound.cpus} ({bound.reason})",
+        f"set TORCHINDUCTOR_COMPILE_THREADS={wanted}",
+        max(1, budget.share // 2) if fix is not None and not chosen else None,
+    )
+
+
+def pinned_by_openmp(
+    mask: int, launched: int, places: int, variables: tuple[str, ...], workers: int
+) -> Finding | None:
+    """CG-09: the main thread is bound to one core, and data workers inherit that.
+
+    ``mask``: CPUs of the main thread; ``launched``: those of the process that started this one;
+    ``places``: those that OpenMP's own threads are spread over (0: it binds none); ``variables``:
+    the settings by which the user had OpenMP bind threads. See pytorch/pytorch#101850.
+    """
+    if workers == 0 or mask > (_CORE if variables else 1) or max(launched, places) <= mask:
+        return None
+    cause = f"{'/'.join(variables)} has bound" if variables else "something has bound"
+    inherited = f"{workers} data workers inherit that"
+    widened = places if variables and places > mask else None
+    return Finding(
+        "CG-09",
+        "the data workers' CPUs",
+        mask,
+        widened or launched,
+        f"{cause} the main thread to {mask} of {max(launched, places)} CPUs and {inherited}",
+        f"unset {variables[0]}" if variables else "start the DataLoader before it is bound",
+        widened,
+    )
+
+
+def _exceeded(
+    number: int, budget: Budget, limit_of: Callable[[int], int]
+) -> tuple[Bound, int, int | None] | None:
+    """Return the bound that a number exceeds, its limit, and the limit to mend it by.
+
+    The tighter bound speaks; only the one of the mask mends.
+    """
+    fix = limit_of(budget.mask.cpus) if number > limit_of(budget.mask.cpus) else None
+    tighter = min(filter(None, (budget.mask, budget.time)), key=lambda bound: bound.cpus)
+    limit = limit_of(tighter.cpus)
+    return (tighter, limit, fix) if number > limit else None
+
+
+def _all(share: int) -> int:
+    return share
