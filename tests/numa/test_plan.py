@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import children
 import pytest
 from numa_hosts import (
     codes,
@@ -18,6 +19,19 @@ from numa_hosts import (
 
 from loongkit.activation.hardware import Accelerator
 from loongkit.numa.plan import plan
+
+
+def test_the_planner_loads_nothing_at_the_start_of_a_rank() -> None:
+    code = (
+        "import os, sys; before = set(sys.modules); "
+        "import loongkit.numa.plan, loongkit.numa.devices; print(*set(sys.modules) - before)"
+    )
+    result = children.run("-S", "-c", code, env=children.clean_env(PYTHONPATH=str(children.SOURCE)))
+    assert result.status == 0, result
+    assert {name for name in result.out.split() if not name.startswith("loongkit")} <= {
+        "__future__"
+    }
+    assert "loongkit.numa.plan_caches" in result.out.split()
 
 
 class TestPlainAffinity:
@@ -228,6 +242,11 @@ class TestCaches:
         found = plan(machine, request(0, 2, devices))
         assert shown(found) == ("0-3", "0-3") and "peers-unknown" in codes(found)
         assert not found.warnings
+
+    def test_a_rank_beyond_the_number_of_ranks_has_no_share(self) -> None:
+        machine = host(["0-3"], [0, 0], llcs=["0-1", "2-3"], vendor="amd")
+        found = plan(machine, request(5, 2, [0, 1]))
+        assert shown(found) == ("0-3", "0-3") and "peers-unknown" in codes(found)
 
     @pytest.mark.parametrize(
         ("vendor", "options", "given", "split"),

@@ -49,10 +49,11 @@ def plan(machine: Machine, request: Request) -> Plan:
         return _explicit(machine, request, explicit, said)
     home = homes(machine)
     nodes = _own_nodes(machine, request, home, said)
-    if not nodes or not _may_bind(machine, request, nodes, home, said):
+    usable = cpus_of(machine, nodes)
+    if not nodes or not _may_bind(machine, request, nodes, usable, home, said):
         return Plan(active=False, reasons=tuple(said.pairs), warnings=tuple(said.warnings))
-    train, data = _place(machine, request, nodes, home, said)
-    _warn_of_few(machine, nodes, train, said)
+    train, data = _place(machine, request, nodes, usable, home, said)
+    _warn_of_few(machine, nodes, usable, train, said)
     return _active(request, train, data, nodes, said)
 
 
@@ -118,15 +119,16 @@ def _may_bind(
     machine: Machine,
     request: Request,
     nodes: list[int],
+    usable: frozenset[int],
     home: Mapping[str, int],
     said: Reasons,
 ) -> bool:
     """Tell whether a process at home on some nodes is to be bound; ``said`` gets the cause."""
-    return (
-        _symmetric_or_allowed(machine, request, home, said)
-        and not _kept(machine, nodes, said)
-        and _reaches(machine, nodes, said)
-    )
+    if not _symmetric_or_allowed(machine, request, home, said) or _kept(machine, nodes, said):
+        return False
+    if not usable:
+        said.say("cpuset-excludes-node", f"this container has no CPU of {names(nodes)}")
+    return bool(usable)
 
 
 def _symmetric_or_allowed(
@@ -170,17 +172,11 @@ def _kept(machine: Machine, nodes: list[int], said: Reasons) -> bool:
     return True
 
 
-def _reaches(machine: Machine, nodes: list[int], said: Reasons) -> bool:
-    if cpus_of(machine, nodes):
-        return True
-    said.say("cpuset-excludes-node", f"this container has no CPU of {names(nodes)}")
-    return False
-
-
 def _place(
     machine: Machine,
     request: Request,
     nodes: list[int],
+    usable: frozenset[int],
     home: Mapping[str, int],
     said: Reasons,
 ) -> tuple[frozenset[int], frozenset[int]]:
@@ -192,7 +188,7 @@ def _place(
     train_lent = lent if request.options.get("train_on_gpuless") else frozenset()
     if plan_caches.wanted(machine, request):
         caches = _caches(machine, request, nodes, home, bool(train_lent), said)
-    own = frozenset().union(*caches) or cpus_of(machine, nodes)
+    own = frozenset().union(*caches) or usable
     workers_lent = lent if request.options.get("data_worker_on_gpuless") else frozenset()
     if workers_lent and request.options.get("data_worker_gpuless_only"):
         return own | train_lent, workers_lent  # the roles are apart already
@@ -250,9 +246,14 @@ def _caches(
     return plan_caches.share(machine, request, nodes[0], home, said)
 
 
-def _warn_of_few(machine: Machine, nodes: list[int], train: frozenset[int], said: Reasons) -> None:
+def _warn_of_few(
+    machine: Machine,
+    nodes: list[int],
+    usable: frozenset[int],
+    train: frozenset[int],
+    said: Reasons,
+) -> None:
     """Warn where the container leaves so little of a node that binding takes most CPUs away."""
-    usable = cpus_of(machine, nodes)
     total = sum(len(machine.nodes[id].cpus) for id in nodes)
     few = len(usable) < _FEW_CPUS or 100 * len(usable) < _FEW_PERCENT * total
     if few and train < machine.allowed:

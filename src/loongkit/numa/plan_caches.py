@@ -47,16 +47,22 @@ def share(
     if request.local_rank < 0 and len(request.devices) > 1:
         count = len(request.devices)
         return refuse("no-local-rank", f"one process without a local rank uses {count} devices")
-    if not _caches_cover(machine, node):
+    cpus = machine.nodes[node].cpus
+    caches = [cache for cache in machine.llcs if not cache.isdisjoint(cpus)]
+    if not machine.llcs_known or not _cover(caches, cpus):
         return refuse("llc-unknown", f"the kernel does not show the caches of node {node}")
     ranks = ranks_on(machine, request, node, home)
-    if ranks is None:
+    rank = max(request.local_rank, 0)
+    if ranks is None or rank not in ranks:
         return refuse("peers-unknown", "the accelerators of the other ranks can't be known")
-    usable = machine.nodes[node].cpus & machine.allowed
-    if machine.cpuset and usable != machine.nodes[node].cpus & machine.cpuset:
-        # Slurm and others give each task a mask; shares of different wholes would leave CPUs idle.
-        return refuse("peers-unknown", "somebody gave this process CPUs, maybe not so its peers")
-    caches = sorted(filter(None, (cache & usable for cache in machine.llcs)), key=min)
+    if not cpus <= machine.allowed:
+        if machine.cpuset and cpus & machine.allowed != cpus & machine.cpuset:
+            # Slurm and others give each task a mask; shares of different wholes leave CPUs idle.
+            return refuse(
+                "peers-unknown", "somebody gave this process CPUs, maybe not so its peers"
+            )
+        caches = [cache for cache in (cache & machine.allowed for cache in caches) if cache]
+    caches.sort(key=min)
     if len(caches) % len(ranks):
         return refuse(
             "llc-uneven",
@@ -71,17 +77,14 @@ def share(
             f"{sizes[0]} to {sizes[-1]}",
         )
     each = len(caches) // len(ranks)
-    first = ranks.index(max(request.local_rank, 0)) * each
+    first = ranks.index(rank) * each
     said.say("llc-split", f"{each} of the {len(caches)} last-level caches of node {node}")
     return caches[first : first + each]
 
 
-def _caches_cover(machine: Machine, node: int) -> bool:
-    """Tell whether each of the node's CPUs is known to have one last-level cache."""
-    cpus = machine.nodes[node].cpus
-    parts = [cache & cpus for cache in machine.llcs]
-    covered = frozenset().union(*parts) == cpus and sum(map(len, parts)) == len(cpus)
-    return machine.llcs_known and covered
+def _cover(caches: list[frozenset[int]], cpus: frozenset[int]) -> bool:
+    """Tell whether each CPU has one of these caches."""
+    return sum(map(len, caches)) == len(cpus) == len(frozenset().union(*caches))
 
 
 def ranks_on(

@@ -103,7 +103,7 @@ def counts(machine: Machine, addresses: Iterable[str], home: Mapping[str, int]) 
 
 def cpus_of(machine: Machine, nodes: Iterable[int]) -> frozenset[int]:
     """Return the CPUs of some nodes on which this process may run."""
-    return frozenset().union(*(machine.nodes[id].cpus for id in nodes)) & machine.allowed
+    return frozenset().union(*(machine.nodes[id].cpus & machine.allowed for id in nodes))
 
 
 def names(nodes: Iterable[int]) -> str:
