@@ -61,8 +61,7 @@ def share(
             return refuse(
                 "peers-unknown", "somebody gave this process CPUs, maybe not so its peers"
             )
-        caches = [cache for cache in (cache & machine.allowed for cache in caches) if cache]
-    caches.sort(key=min)
+        caches = sorted(filter(None, (cache & machine.allowed for cache in caches)), key=min)
     if len(caches) % len(ranks):
         return refuse(
             "llc-uneven",
