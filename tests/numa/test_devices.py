@@ -273,6 +273,25 @@ class TestLive:
     def test_nothing_is_asked_before_the_device_is_in_use(self) -> None:
         assert read_live(Module(pci(0), initialised=False), machine()) is None
 
+    def test_it_may_be_asked_by_a_call_that_waits_for_the_initialisation(self) -> None:
+        """torch.cuda runs such calls before it counts as initialised."""
+
+        class Starting(Module):
+            _tls = SimpleNamespace(is_initializing=True)
+
+            def is_initialized(self) -> bool:
+                return False
+
+        found = read_live(Starting(pci(2)), machine())
+        assert found is not None and found.addresses == (address(2),)
+        Starting._tls = SimpleNamespace()
+        assert read_live(Starting(pci(2)), machine()) is None
+
+    def test_device_0_may_be_one_that_nobody_chose(self) -> None:
+        for current, index, expected in [(0, None, None), (2, None, 2), (0, 0, 0), (2, 1, 1)]:
+            found = read_live(Module(*map(pci, range(4)), current=current), machine(), index)
+            assert found is not None and found.current == expected
+
     @pytest.mark.parametrize("properties", [pci, by_uuid])
     def test_pci_ids_and_uuids(self, properties) -> None:
         found = read_live(Module(properties(3), properties(1), current=1), machine())
@@ -314,6 +333,17 @@ class TestConfirm:
     def test_a_right_guess_stands(self) -> None:
         guessed = asked({}, 2, 4)
         assert confirmed(guessed, 2, 4, 0, 1, 2, 3) is guessed
+
+    def test_before_a_device_is_chosen_that_of_the_local_rank_counts(self) -> None:
+        on = machine()
+        for rank in range(4):
+            live = Live(None, tuple(address(i) for i in (3, 2, 1, 0)))
+            guessed = asked({CVD: "3,2,1,0"}, rank, 4)
+            assert confirm(live, on, guessed, local_rank=rank, ranks=4) is guessed
+            found = confirm(live, on, self.unknown, local_rank=rank, ranks=4)
+            assert indices(found) == [3, 2, 1, 0]
+        nothing = confirm(Live(None, ()), on, self.unknown, local_rank=1, ranks=4)
+        assert nothing is self.unknown
 
     def test_a_wrong_guess_is_replaced_with_a_warning(self) -> None:
         guessed = asked({}, 1, 4)

@@ -47,11 +47,14 @@ class Identity:
 
 
 class Live:
-    """What the devices themselves say: the index of the current one, and the address of each."""
+    """What the devices themselves say: the address of each, and the index of the one in use.
+
+    ``current`` is None while none has been chosen: that of the local rank then counts.
+    """
 
     __slots__ = ("addresses", "current")
 
-    def __init__(self, current: int, addresses: tuple[str, ...]) -> None:
+    def __init__(self, current: int | None, addresses: tuple[str, ...]) -> None:
         self.current = current
         self.addresses = addresses
 
@@ -143,16 +146,21 @@ def per_rank(
     return tuple(own if rank == local_rank else "" for rank in range(ranks))
 
 
-def read_live(module: Any, machine: Machine) -> Live | None:
+def read_live(module: Any, machine: Machine, index: int | None = None) -> Live | None:
     """Ask a device module (``torch.cuda``) which devices it has; None: not initialised yet.
 
-    Nothing is initialised by asking. A device that does not say who it is has the address "".
+    Nothing is initialised by asking, which may also be done from a call that waits for the
+    initialisation. ``index`` is that of the device in use, where the caller knows it; without
+    it the current one counts, except 0, which it is before anything was chosen (``set_device``
+    initialises first). A device that does not say who it is has the address "".
     """
     try:
-        if not module.is_initialized():
+        starting = hasattr(getattr(module, "_tls", None), "is_initializing")
+        if not (starting or module.is_initialized()):
             return None
         properties = [module.get_device_properties(i) for i in range(module.device_count())]
-        return Live(module.current_device(), tuple(_address(each, machine) for each in properties))
+        addresses = tuple(_address(each, machine) for each in properties)
+        return Live((module.current_device() or None) if index is None else index, addresses)
     except Exception:
         return None
 
@@ -183,7 +191,10 @@ def confirm(
     visible = live.addresses
     if not all(visible):
         visible = guessed.visible
-    own = visible[live.current] if 0 <= live.current < len(visible) else ""
+    index = live.current
+    if index is None:
+        index = max(local_rank, 0) % max(len(visible), 1)
+    own = visible[index] if 0 <= index < len(visible) else ""
     if not own:
         return guessed
     if local_rank < 0:
