@@ -145,8 +145,8 @@ def _write_cpus(writer: _Writer, facts: Facts) -> None:
         writer.file(f"{folder}/core_siblings", mask_of(members, writer.width))
         writer.cpus(f"{folder}/thread_siblings_list", f"{folder}/thread_siblings", core)
         writer.same("topology", core)
-    for index, cache in enumerate(facts.caches):
-        _write_cache(writer, index, *cache, last=index + 1 == len(facts.caches))
+    for index, found in enumerate(facts.caches):
+        _write_cache(writer, index, *found, last=index + 1 == len(facts.caches))
 
 
 def _write_cache(

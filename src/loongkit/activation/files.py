@@ -145,7 +145,9 @@ def open_tree(root: str | Tree) -> Tree:
         raise NotAMachine(f"{root}: found no such folder or file; wanted {WANTED}")
     text = Folder("").read(root, _RECORD_BYTES)
     if not text.startswith(HEADING + "\n"):
-        raise NotAMachine(f"{root}: found a file that doesn't begin with {HEADING!r}; {WANTED}")
+        raise NotAMachine(
+            f"{root}: found a file that doesn't begin with {HEADING!r}; wanted {WANTED}"
+        )
     return parse(text)
 
 

@@ -100,7 +100,7 @@ def decide(settings: reading.Settings, index: Iterable[Entry]) -> dict[str, Deci
         _switch_on_dependencies(decision, decisions)
     for decision in decisions.values():
         if decision.on:
-            _add_options(decision, settings)
+            add_options(decision, settings)
     return decisions
 
 
@@ -154,7 +154,8 @@ def _switch_on_dependencies(decision: Decision, decisions: Mapping[str, Decision
             needed.reason = f"needed by {decision.entry.name}: {decision.reason}"
 
 
-def _add_options(decision: Decision, settings: reading.Settings) -> None:
+def add_options(decision: Decision, settings: reading.Settings) -> None:
+    """Resolve the options of a feature; ``decide`` does it for those that are on."""
     given = set()
     for key, variable, _kind, default, always_shown in decision.entry.options:
         value = settings.value(variable)

@@ -34,6 +34,13 @@ of this command. Only lines marked `problem` count; a `note` doesn't.
 """
 
 
+TOPOLOGY = """\
+Shows NUMA nodes, L3 groups (the CPUs that share a last-level cache), cores and accelerators, and
+where each process of a job and its data workers would run under NUMA_AFFINITY, on or off. Takes
+the options of NUMA_AFFINITY from the environment, as a job does. Nothing is bound.
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -47,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _plan(parsed)
     if parsed.task == "doctor":
         return _doctor(parsed, command)
+    if parsed.task == "topology":
+        return _topology(parsed)
     output.write(launcher.prelude_folder() + "\n")
     return 0
 
@@ -85,12 +94,51 @@ def _parser() -> argparse.ArgumentParser:
         "--import-torch", action="store_true", help="also try to import torch, in a test process"
     )
 
+    _add_topology(tasks)
+
     tasks.add_parser(
         "prelude-path",
         help="print the folder that goes on PYTHONPATH",
         description="Prints the folder that goes on PYTHONPATH, and nothing else.",
     )
     return parser
+
+
+def _add_topology(tasks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    topology = tasks.add_parser(
+        "topology",
+        help="the machine, and where the processes of a job would run",
+        description=TOPOLOGY,
+    )
+    topology.add_argument("--json", action="store_true", help="print one JSON object")
+    topology.add_argument(
+        "--ranks",
+        type=_number_of_ranks,
+        metavar="N",
+        help="processes on this host (default: LOCAL_WORLD_SIZE, else one an accelerator)",
+    )
+    topology.add_argument(
+        "--sysfs",
+        default="/",
+        metavar="ROOT",
+        help="another machine: a folder that holds its sys and proc folders, or its record",
+    )
+    topology.add_argument(
+        "--record",
+        metavar="FILE",
+        help="write a record of the machine, for a bug report: it names no host and no user",
+    )
+    topology.add_argument("--svg", metavar="FILE", help="write a picture")
+    topology.add_argument("--png", metavar="FILE", help="write a picture; needs loongkit[pictures]")
+
+
+def _number_of_ranks(text: str) -> int:
+    from loongkit.cli.topology import MOST_RANKS
+
+    number = settings.parse_int(text)
+    if number is None or not 1 <= number <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted a number from 1 to {MOST_RANKS}")
+    return number
 
 
 def _whole_number(text: str) -> int:
@@ -120,3 +168,14 @@ def _doctor(parsed: argparse.Namespace, command: list[str]) -> int:
     text = report.as_json(findings) if parsed.json else report.as_text(findings)
     output.write(output.without_home(text))
     return report.status(findings)
+
+
+def _topology(parsed: argparse.Namespace) -> int:
+    from loongkit.cli import topology_command
+
+    return topology_command.run(
+        parsed.sysfs,
+        ranks=parsed.ranks,
+        as_json=parsed.json,
+        files={"record": parsed.record, "svg": parsed.svg, "png": parsed.png},
+    )
