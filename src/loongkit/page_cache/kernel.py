@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from loongkit.activation import logs
-from loongkit.page_cache import memory, pages
+from loongkit.page_cache import memory, syscalls
 
 if TYPE_CHECKING:
     from loongkit.page_cache.memory import MemoryCgroup
@@ -95,7 +95,7 @@ class PageCacheLimit:
         self._system.write(f"{self._folder}/memory.pagecache_limit.{name}", str(value))
         found = self._read(name)
         # A size is rounded to whole pages.
-        if abs(found - value) >= pages.PAGE or (name == "enable" and found != value):
+        if abs(found - value) >= syscalls.PAGE or (name == "enable" and found != value):
             raise ValueError(f"{name} reads {found} after {value} was written")
 
     def keep(self) -> bool:
@@ -106,7 +106,7 @@ class PageCacheLimit:
         return self._is_ours
 
     def undo(self) -> None:
-        """Put our cgroup's values back; the host-wide switch stays, others may rely on it by now."""
+        """Put our cgroup's values back. The host-wide switch stays: others may rely on it."""
         for name in ("enable", "size", "sync"):
             if name in self._before:
                 try:
@@ -143,7 +143,7 @@ class Reclaim:
         if memory.has_swap(system):
             self._arguments = " swappiness=0"  # files only; what is anonymous belongs to the job
         try:
-            self._ask(pages.PAGE)
+            self._ask(syscalls.PAGE)
         except OSError as error:
             if error.errno == errno.EINVAL and self._arguments:
                 raise Unavailable("there is swap, and this kernel can't be told to spare it")

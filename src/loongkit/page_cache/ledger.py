@@ -12,13 +12,13 @@ as was read from the disk. It is put right when the file is released.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from loongkit import __version__
+from loongkit.page_cache import syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,7 +138,7 @@ class Ledger:
                 f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC
             )
             self._pid = os.getpid()
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        syscalls.lock(self._descriptor)
         try:
             if self._numbers[_BUSY]:  # whoever was at it has died
                 self._clear()
@@ -146,7 +146,7 @@ class Ledger:
             yield
             self._numbers[_BUSY] = 0
         finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            syscalls.unlock(self._descriptor)
 
     def add(self, file: Cached) -> list[Cached]:
         """Record that a file was read: it is now the newest.
@@ -297,7 +297,7 @@ class Ledger:
         self._map[start:] = bytes(len(self._map) - start)
 
 
-def key_of(found: os.stat_result) -> int:
+def key_of(found: syscalls.Status) -> int:
     """Return the number by which a file is known: 64 bits of its device and inode."""
-    mixed = (found.st_ino * 0x9E3779B97F4A7C15) ^ (found.st_dev * 0xC2B2AE3D27D4EB4F)
+    mixed = (found.inode * 0x9E3779B97F4A7C15) ^ (found.device * 0xC2B2AE3D27D4EB4F)
     return (mixed ^ mixed >> 29) & 0xFFFFFFFFFFFFFFFF

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from loongkit.page_cache import pages
+from loongkit.page_cache import pages, syscalls
 from loongkit.page_cache.keeper import Keeper
 from loongkit.page_cache.ledger import Cached, key_of
 from loongkit.page_cache.release import SMALL, Releaser
@@ -29,6 +29,8 @@ _DISK_SPEED = 2 << 30
 _SHORTEST, _LONGEST = 0.002, 0.1
 #: Open descriptors are looked through after each 1/8 of the limit, and this often in seconds.
 _SCAN_SHARE, _SCAN_EVERY = 8, 1.0
+#: So many unused numbers in a row mean that there are no more open descriptors.
+_GAP = 64
 _MOST_PENDING = 1 << 16
 _BLOCK = 512  # bytes, the unit of getrusage
 #: The code of the program itself; it stays.
@@ -123,21 +125,17 @@ class Reader:
             if path.endswith(_CODE):
                 continue
             try:
-                found = os.stat(path)
+                found = syscalls.status(path)
             except (OSError, ValueError):
                 continue
-            if (
-                not stat.S_ISREG(found.st_mode)
-                or not found.st_size
-                or not self._counts(path, found)
-            ):
+            if not stat.S_ISREG(found.mode) or not found.size or not self._counts(path, found):
                 continue
             key = key_of(found)
-            if found.st_size <= SMALL:
-                size = -(-found.st_size // pages.PAGE) * pages.PAGE
+            if found.size <= SMALL:
+                size = -(-found.size // syscalls.PAGE) * syscalls.PAGE
                 small[key] = Cached(key, path, size, written=written)
             elif key not in self._growing:
-                large.append(self._begin(key, path, found.st_size, written))
+                large.append(self._begin(key, path, found.size, written))
         return list(small.values()), large
 
     def _begin(self, key: int, path: bytes, size: int, written: bool) -> Cached:
@@ -145,17 +143,17 @@ class Reader:
         self._growing[key] = _Large(path, size)
         return Cached(key, path, max(self._releaser.measured(path), 0), written=written)
 
-    def _counts(self, path: bytes, found: os.stat_result) -> bool:
-        if self._file_systems.knows(found.st_dev):
-            return self._file_systems.counts(found.st_dev, -1)
+    def _counts(self, path: bytes, found: syscalls.Status) -> bool:
+        if self._file_systems.knows(found.device):
+            return self._file_systems.counts(found.device, -1)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = syscalls.open_file(path)
         except OSError:
             return False
         try:
-            return self._file_systems.counts(found.st_dev, descriptor)
+            return self._file_systems.counts(found.device, descriptor)
         finally:
-            os.close(descriptor)
+            syscalls.close(descriptor)
 
     def _scan(self, found: list[Cached]) -> list[int]:
         """Look for large files among the open descriptors; return those no longer open.
@@ -164,28 +162,31 @@ class Reader:
         """
         for large in self._growing.values():
             large.absences += 1
-        for name in os.listdir("/proc/self/fd"):
+        descriptor, unused = 0, 0
+        while unused < _GAP:  # the kernel gives the lowest number that is free
             try:
-                self._look_at(int(name), found)
+                self._look_at(descriptor, found)
+                unused = 0
             except OSError:
-                continue  # closed in the meantime
+                unused += 1
+            descriptor += 1
         return [key for key, large in self._growing.items() if large.absences > 1]
 
     def _look_at(self, descriptor: int, found: list[Cached]) -> None:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_size <= SMALL:
+        about = syscalls.status_of(descriptor)
+        if not stat.S_ISREG(about.mode) or about.size <= SMALL:
             return
         key = key_of(about)
         known = self._growing.get(key)
         if known is not None:
-            known.absences, known.size = 0, about.st_size
+            known.absences, known.size = 0, about.size
             return
         written = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
-        if (written and not self._sync) or not self._file_systems.counts(about.st_dev, descriptor):
+        if (written and not self._sync) or not self._file_systems.counts(about.device, descriptor):
             return
         path = os.readlink(f"/proc/self/fd/{descriptor}".encode())
         if path.startswith(b"/") and not path.endswith(b" (deleted)"):
-            found.append(self._begin(key, path, about.st_size, written))
+            found.append(self._begin(key, path, about.size, written))
 
     def _disk_growth(self) -> int:
         before, self._disk_bytes = self._disk_bytes, self._count_disk_bytes()

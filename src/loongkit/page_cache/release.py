@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from loongkit.activation import logs
-from loongkit.page_cache import pages
+from loongkit.page_cache import pages, syscalls
 
 if TYPE_CHECKING:
     from loongkit.page_cache.ledger import Cached
@@ -19,8 +19,6 @@ SMALL = 8 << 20
 _PIECE, _MOST_PIECES = 4 << 20, 1024
 #: A file that was changed this many seconds ago may hold pages the kernel has not written back.
 _WRITTEN_BACK_AFTER = 60
-
-_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Outcome(NamedTuple):
@@ -47,53 +45,53 @@ class Releaser:
         A file that is gone, or no longer open to us, is forgotten.
         """
         try:
-            descriptor = os.open(file.path, _OPEN)
+            descriptor = syscalls.open_file(file.path)
         except OSError:
             return Outcome(0)
         try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            found = syscalls.status_of(descriptor)
+            if not stat.S_ISREG(found.mode):
                 return Outcome(0)
             if not self._made_clean(descriptor, found, file):
                 return Outcome(0, file.size, file.hand)
-            if found.st_size <= SMALL:
-                pages.drop(descriptor)
+            if found.size <= SMALL:
+                syscalls.drop(descriptor)
                 return Outcome(file.size)
             return self._release_part(descriptor, found, file, wanted)
         except OSError:
             return Outcome(0)
         finally:
-            os.close(descriptor)
+            syscalls.close(descriptor)
 
     def measured(self, path: bytes) -> int:
         """Return the bytes of a file that are in the cache; -1: not to be told."""
         try:
-            descriptor = os.open(path, _OPEN)
+            descriptor = syscalls.open_file(path)
         except OSError:
             return -1
         try:
-            found = os.fstat(descriptor)
-            return self._measure.resident(descriptor, found, 0, found.st_size)
+            found = syscalls.status_of(descriptor)
+            return self._measure.resident(descriptor, found, 0, found.size)
         except OSError:
             return -1
         finally:
-            os.close(descriptor)
+            syscalls.close(descriptor)
 
     def unmap(self, path: bytes) -> None:
         """Take a file's pages out of this process's page tables, and give back what then can be."""
         try:
-            descriptor = os.open(path, _OPEN)
+            descriptor = syscalls.open_file(path)
         except OSError:
             return
         try:
-            if pages.unmap_pages(os.fsdecode(path), os.fstat(descriptor)):
-                pages.drop(descriptor)
+            if pages.unmap_pages(path, syscalls.status_of(descriptor)):
+                syscalls.drop(descriptor)
         except OSError:
             pass
         finally:
-            os.close(descriptor)
+            syscalls.close(descriptor)
 
-    def _made_clean(self, descriptor: int, found: os.stat_result, file: Cached) -> bool:
+    def _made_clean(self, descriptor: int, found: syscalls.Status, file: Cached) -> bool:
         """Write back what is to be written back; tell whether the file may then be released.
 
         The advice itself would start to write dirty pages, which is not asked for without SYNC.
@@ -105,7 +103,7 @@ class Releaser:
                 except OSError as error:
                     self._complain(error)
             return True
-        if time.time() - found.st_ctime > _WRITTEN_BACK_AFTER:
+        if time.time() - found.changed > _WRITTEN_BACK_AFTER:
             return True
         return not self._measure.has_dirty_pages(descriptor, found)
 
@@ -118,11 +116,11 @@ class Releaser:
             )
 
     def _release_part(
-        self, descriptor: int, found: os.stat_result, file: Cached, wanted: int
+        self, descriptor: int, found: syscalls.Status, file: Cached, wanted: int
     ) -> Outcome:
         """Go round a large file from its hand on, until enough is given back."""
-        piece = max(_PIECE, -(-found.st_size // _MOST_PIECES) // _PIECE * _PIECE)
-        pieces = -(-found.st_size // piece)
+        piece = max(_PIECE, -(-found.size // _MOST_PIECES) // _PIECE * _PIECE)
+        pieces = -(-found.size // piece)
         start, freed = min(file.hand // piece, pieces - 1), 0
         for number in range(pieces):
             offset = (start + number) % pieces * piece
@@ -131,7 +129,7 @@ class Releaser:
                 return self._release_unmeasured(descriptor, found, file)
             if not before:
                 continue
-            pages.drop(descriptor, offset, piece)
+            syscalls.drop(descriptor, offset, piece)
             after = self._measure.resident(descriptor, found, offset, piece)
             if after > before // 2:
                 return self._release_mapped(descriptor, found, file)
@@ -141,14 +139,14 @@ class Releaser:
                 return Outcome(freed, left, (offset + piece) % (pieces * piece))
         return Outcome(freed)
 
-    def _release_mapped(self, descriptor: int, found: os.stat_result, file: Cached) -> Outcome:
-        before = self._measure.resident(descriptor, found, 0, found.st_size)
-        pages.unmap_pages(os.fsdecode(file.path), found)
-        pages.drop(descriptor)
-        after = self._measure.resident(descriptor, found, 0, found.st_size)
+    def _release_mapped(self, descriptor: int, found: syscalls.Status, file: Cached) -> Outcome:
+        before = self._measure.resident(descriptor, found, 0, found.size)
+        pages.unmap_pages(file.path, found)
+        syscalls.drop(descriptor)
+        after = self._measure.resident(descriptor, found, 0, found.size)
         return Outcome(max(before - after, 0), max(after, 0), mapped=after > before // 2)
 
-    def _release_unmeasured(self, descriptor: int, found: os.stat_result, file: Cached) -> Outcome:
-        pages.unmap_pages(os.fsdecode(file.path), found)
-        pages.drop(descriptor)
+    def _release_unmeasured(self, descriptor: int, found: syscalls.Status, file: Cached) -> Outcome:
+        pages.unmap_pages(file.path, found)
+        syscalls.drop(descriptor)
         return Outcome(file.size)
