@@ -110,7 +110,10 @@ def _all_at_home(devices: Iterable[str], home: Mapping[str, int], said: Reasons)
     """Tell whether the node of each of some accelerators is known; ``said`` gets those not."""
     unknown = [device for device in devices if device.lower() not in home]
     if unknown:
-        text = f"the kernel does not say on which node {', '.join(unknown)} hangs"
+        text = (
+            f"the kernel does not say on which node {', '.join(unknown)} hangs; "
+            f"{plan_cpus.VARIABLE} chooses CPUs by hand"
+        )
         said.say("gpu-node-unknown", text)
     return not unknown
 
@@ -127,7 +130,7 @@ def _may_bind(
     if not _symmetric_or_allowed(machine, request, home, said) or _kept(machine, nodes, said):
         return False
     if not usable:
-        said.say("cpuset-excludes-node", f"this container has no CPU of {names(nodes)}")
+        said.say("cpuset-excludes-node", f"this process may use no CPU of {names(nodes)}")
     return bool(usable)
 
 
