@@ -123,8 +123,6 @@ class FormatStage:
     def _run(self, run: Run, plan: Plan, data: Any) -> Any:
         """Call the transforms of a run; whoever gets the results sees ordinary arrays."""
         stage = self._stage(run, data)
-        if stage is not None and not run.normalizes:
-            data["img"] = stage.lay_out()
         results, done = data, False
         try:
             for index in range(run.first, run.last + 1):
@@ -152,9 +150,12 @@ class FormatStage:
             room = room_for(run.pad, height, width)
             if room is None:
                 return None
-            return planar.Stage(images, room, kernels, self._patcher.mark, self._memory)
+            stage = planar.Stage(images, room, kernels, self._patcher, self._memory)
+            if not run.normalizes:
+                data["img"] = stage.lay_out()
+            return stage
         except Exception as error:
-            self._patcher.give_up(f"the format stage has failed: {type(error).__name__}: {error}")
+            self._patcher.give_up(f"{planar.FAILED}: {type(error).__name__}: {error}")
             return None
 
     def _ready(self) -> Any:

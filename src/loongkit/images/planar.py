@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from loongkit.activation.patching import Patcher
+
+#: How the reason begins for which the feature is given up.
+FAILED = "the format stage has failed"
+
 _HERE = threading.local()
 
 
@@ -68,8 +73,9 @@ class Stage:
     """The planes of one sample's images, which are all of one size.
 
     ``images`` are the sources, a list or a single one; ``room`` is the (height, width) of the
-    planes, at least that of the images; ``kernels`` is ``loongkit.kernels.format``; ``mark`` is
-    called where they have written an image; ``memory`` returns an empty float32 array of a shape.
+    planes, at least that of the images; ``kernels`` is ``loongkit.kernels.format``; ``patcher`` is
+    told where they have written an image, or failed; ``memory`` returns an empty float32 array of
+    a shape.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class Stage:
         images: Any,
         room: tuple[int, int],
         kernels: Any,
-        mark: Callable[[], None],
+        patcher: Patcher,
         memory: Callable[[tuple[int, ...]], Any],
     ) -> None:
         single = not isinstance(images, list)
@@ -85,7 +91,7 @@ class Stage:
         self._shape = self._images[0].shape
         self._room = room
         self._kernels = kernels
-        self._mark = mark
+        self._patcher = patcher
         self._memory = memory
         self._single = single
         self._planes: Any = None
@@ -95,12 +101,20 @@ class Stage:
         """Return the view of the image, normalised into the next planes; None: there are none."""
         if not self._expects(image):
             return None
-        planes = self._next()
-        self._kernels.normalize(planes, image, mean, std, to_rgb)
-        return self._view(planes)
+        try:
+            planes = self._next()
+            self._kernels.normalize(planes, image, mean, std, to_rgb)
+            return self._view(planes)
+        except Exception as error:
+            self._patcher.give_up(f"{FAILED}: {type(error).__name__}: {error}")
+            return None
 
     def lay_out(self) -> Any:
-        """Return the views of all images, copied into the planes: a list, or a single one."""
+        """Return the views of all images, copied into the planes: a list, or a single one.
+
+        Raises:
+            Exception: there is no memory for them.
+        """
         views = []
         for image in list(self._images):
             planes = self._next()
@@ -127,7 +141,7 @@ class Stage:
         whole.sample = None if self._single else self._planes
         image = whole[: self._shape[0], : self._shape[1]]
         image.room = whole
-        self._mark()
+        self._patcher.mark()
         return image
 
 
