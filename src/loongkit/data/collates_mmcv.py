@@ -8,7 +8,6 @@ or might treat in another way, is left to mmcv.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 #: The function as in mmcv 1.1.3 to 1.7.2.
 KNOWN = "e474df8ac3656fdc"
 
-#: Below so many values in a batch, padding piece by piece costs more than it saves.
-_LEAST_VALUES = 1 << 16
+#: In the main process, padding a smaller batch piece by piece costs more than it saves.
+_LEAST_VALUES = 1 << 21
 
 #: Integers up to here are the same as double, which is what torch's pad makes of its value.
 _MOST_EXACT = 1 << 53
@@ -55,22 +54,24 @@ class ContainerCollate:
     def collate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return the batch; mmcv's function calls itself, and so this, for what is nested."""
         try:
-            collated = self._collated(*args, **kwargs)
-        except Exception:  # the original raises what is to be raised
-            collated = None
-        if collated is None:
-            return original(*args, **kwargs)
-        self._mark()
-        return collated
+            if self._concerns(args[0]):
+                collated = self._collated(*args, **kwargs)
+                if collated is not None:
+                    self._mark()
+                    return collated
+        except Exception as error:  # the original raises what is to be raised
+            logs.debug(f"pytorch: a batch is left to mmcv's collate: {error!r}")
+        return original(*args, **kwargs)
+
+    def _concerns(self, batch: Any) -> bool:
+        """Tell whether these are containers of samples to be stacked."""
+        if type(batch) not in (list, tuple) or type(batch[0]) is not self._module.DataContainer:
+            return False
+        return batch[0].stack and not batch[0].cpu_only
 
     def _collated(self, batch: Any, samples_per_gpu: Any = 1) -> Any:
         """Return the container of stacked samples, or None where mmcv's own code is to run."""
-        container = self._module.DataContainer
-        if type(batch) not in (list, tuple) or type(batch[0]) is not container:
-            return None
-        first = batch[0]
-        if first.cpu_only or not first.stack:
-            return None
+        container, first = self._module.DataContainer, batch[0]
         if type(samples_per_gpu) is not int or samples_per_gpu < 1:
             return None
         if not self._is_stock() or any(type(sample) is not container for sample in batch):
@@ -93,33 +94,42 @@ class ContainerCollate:
 
     def _stacked(self, samples: Sequence[Any]) -> torch.Tensor | None:
         """Return the samples of one device, padded to one shape and stacked."""
-        pad_dims = samples[0].pad_dims
         tensors = [sample.data for sample in samples]
+        shape = tensors[0].shape
+        in_worker = torch.utils.data.get_worker_info() is not None
+        slots = self._current_slots() if in_worker else None
+        equal = all(tensor.shape == shape for tensor in tensors)
+        if not equal and not self._is_worth_padding(tensors, in_worker, slots):
+            return None
+        pad_dims = samples[0].pad_dims
         if type(pad_dims) is not int or not _can_be_padded(tensors, pad_dims):
             return None
-        in_worker = torch.utils.data.get_worker_info() is not None
         if not in_worker and not all(map(_is_laid_out_plainly, tensors)):
             return None  # only a worker's batch has a layout of its own
-        if all(tensor.shape == tensors[0].shape for tensor in tensors):
+        if equal:
             found: torch.Tensor = self._module.default_collate(tensors)
             return found
-        values = [sample.padding_value for sample in samples]
-        if not all(_is_exact(value, tensors[0].dtype) for value in values):
-            return None
-        out = self._empty(_largest_shape(tensors), tensors[0].dtype, in_worker)
-        if out is not None:
-            for place, tensor, value in zip(out, tensors, values, strict=True):
-                _fill(place, tensor, float(value))
-        return out
+        return _padded(samples, slots)
 
-    def _empty(
-        self, shape: tuple[int, ...], dtype: torch.dtype, in_worker: bool
-    ) -> torch.Tensor | None:
+    @staticmethod
+    def _is_worth_padding(tensors: Sequence[Any], in_worker: bool, slots: Any) -> bool:
         if in_worker:
-            slots = self._current_slots()
-            found: torch.Tensor | None = None if slots is None else slots.tensor(shape, dtype)
-            return found
-        return torch.empty(shape, dtype=dtype) if math.prod(shape) >= _LEAST_VALUES else None
+            return slots is not None
+        return bool(sum(tensor.numel() for tensor in tensors) >= _LEAST_VALUES)
+
+
+def _padded(samples: Sequence[Any], slots: Any) -> torch.Tensor | None:
+    """Return a batch with each sample in the first corner of its place, in a slot if there are."""
+    dtype = samples[0].data.dtype
+    if not all(_is_exact(sample.padding_value, dtype) for sample in samples):
+        return None
+    shape = _largest_shape([sample.data for sample in samples])
+    out: torch.Tensor | None
+    out = torch.empty(shape, dtype=dtype) if slots is None else slots.tensor(shape, dtype)
+    if out is not None:
+        for place, sample in zip(out, samples, strict=True):
+            _fill(place, sample.data, float(sample.padding_value))
+    return out
 
 
 def _can_be_padded(tensors: Sequence[Any], pad_dims: int) -> bool:
