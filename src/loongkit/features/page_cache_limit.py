@@ -74,7 +74,13 @@ def note_images(module: ModuleType, patcher: Patcher) -> None:
         limiter.note(args[0] if args else kwargs.get("filename"))
         return original(*args, **kwargs)
 
-    patcher.wrap(module, "imread", imread)
+    # OpenCV keeps its functions in a module of its own besides cv2, out of reach for good: late,
+    # that is no reason for a warning.
+    late, patcher.late = patcher.late, False
+    try:
+        patcher.wrap(module, "imread", imread)
+    finally:
+        patcher.late = late
 
 
 @FEATURE.when_imported("h5py._hl.files", support=True)

@@ -6,6 +6,7 @@ libraries hold open, and releases the oldest files once there are too many.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import resource
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 #: A pass after each 1/16 of the limit at this speed of the disk, in bytes a second.
 _DISK_SPEED = 2 << 30
 _SHORTEST, _LONGEST = 0.002, 0.1
-#: Open descriptors are looked through after each 1/8 of the limit, and this often in seconds.
-_SCAN_SHARE, _SCAN_EVERY = 8, 1.0
+#: Open descriptors are looked through after each half of the limit, and this often in seconds.
+_SCAN_SHARE, _SCAN_EVERY = 2, 1.0
+#: What large files grow by is recorded in steps of 1/64 of the limit.
+_GROWTH_SHARE = 64
 #: So many unused numbers in a row mean that there are no more open descriptors.
 _GAP = 64
 _MOST_PENDING = 1 << 16
@@ -60,6 +63,7 @@ class Reader:
         self._pending: deque[tuple[str | bytes, bool]] = deque(maxlen=_MOST_PENDING)
         self._growing: dict[int, _Large] = {}
         self._disk_bytes = self._count_disk_bytes()
+        self._growth = 0
         self._since_scan = 0
         self._scan_at = 0.0
         self._unmapped = ledger.unmapping
@@ -88,17 +92,18 @@ class Reader:
         growth = self._disk_growth()
         small, found = self._noted()
         self._since_scan += growth
+        self._growth += growth
         now = time.monotonic()
         gone: list[int] = []
         if found or self._since_scan > self.ledger.limit // _SCAN_SHARE or now > self._scan_at:
             self._since_scan, self._scan_at = 0, now + _SCAN_EVERY
             gone = self._scan(found)
-        if growth or small or found or gone:
-            self._record(growth, small + found, gone)
+        if small or found or gone or self._growth > self.ledger.limit // _GROWTH_SHARE:
+            self._record(small + found, gone)
             self._keeper.keep()
 
-    def _record(self, growth: int, files: list[Cached], gone: list[int]) -> None:
-        growth -= sum(file.size for file in files)
+    def _record(self, files: list[Cached], gone: list[int]) -> None:
+        growth, self._growth = self._growth - sum(file.size for file in files), 0
         measured = {key: self._releaser.measured(self._growing[key].path) for key in gone}
         crowded: list[Cached] = []
         with self.ledger.locked():
@@ -164,10 +169,11 @@ class Reader:
             large.absences += 1
         descriptor, unused = 0, 0
         while unused < _GAP:  # the kernel gives the lowest number that is free
-            try:
-                self._look_at(descriptor, found)
+            if syscalls.is_open(descriptor):
                 unused = 0
-            except OSError:
+                with contextlib.suppress(OSError):  # closed in the meantime
+                    self._look_at(descriptor, found)
+            else:
                 unused += 1
             descriptor += 1
         return [key for key, large in self._growing.items() if large.absences > 1]

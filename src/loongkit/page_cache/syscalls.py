@@ -116,6 +116,11 @@ def status_of(descriptor: int) -> Status:
     return _statx(descriptor, b"", _AT_EMPTY_PATH)
 
 
+def is_open(descriptor: int) -> bool:
+    """Tell whether a number stands for an open file."""
+    return bool(_libc.fcntl(descriptor, fcntl.F_GETFD) >= 0)
+
+
 def _statx(folder: int, path: bytes, flags: int) -> Status:
     buffer = ctypes.create_string_buffer(_STATX_SIZE)
     if _libc.statx(folder, path, flags, _STATX_BASIC, buffer):
