@@ -11,7 +11,6 @@ import children
 import machines
 import pytest
 
-from loongkit.activation import files
 from loongkit.numa import details, topology
 
 TreeOf = Callable[[str], Path]
@@ -28,9 +27,9 @@ print(len(opened), len(set(opened)))
 
 
 @pytest.mark.parametrize("name", machines.NAMES)
-def test_nodes_packages_and_distances(tree_of: TreeOf, name: str) -> None:
+def test_nodes_packages_and_distances(name: str) -> None:
     facts = machines.Facts(name)
-    machine = topology.read(str(tree_of(name)))
+    machine = topology.read(machines.record(name))
     assert {id: node.cpus for id, node in machine.nodes.items()} == facts.nodes
     assert all(node.id == id for id, node in machine.nodes.items())
     for id, node in machine.nodes.items():
@@ -48,18 +47,18 @@ def test_nodes_packages_and_distances(tree_of: TreeOf, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", machines.NAMES)
-def test_last_level_caches(tree_of: TreeOf, name: str) -> None:
+def test_last_level_caches(name: str) -> None:
     facts = machines.Facts(name)
-    machine = topology.read(str(tree_of(name)))
+    machine = topology.read(machines.record(name))
     assert set(machine.llcs) == facts.last_level()
     assert list(machine.llcs) == sorted(machine.llcs, key=min)
     assert machine.llcs_known == bool(facts.caches)
 
 
 @pytest.mark.parametrize("name", machines.NAMES)
-def test_accelerators(tree_of: TreeOf, name: str) -> None:
+def test_accelerators(name: str) -> None:
     facts = machines.Facts(name)
-    machine = topology.read(str(tree_of(name)))
+    machine = topology.read(machines.record(name))
     assert {card.pci: card.numa_node for card in machine.accelerators} == facts.cards
     assert [card.pci for card in machine.accelerators] == sorted(facts.cards)
     model = facts.spec.get("accelerators", {}).get("model")
@@ -82,14 +81,14 @@ def test_accelerators(tree_of: TreeOf, name: str) -> None:
         ("sg2042", "other"),
     ],
 )
-def test_vendor(tree_of: TreeOf, name: str, vendor: str) -> None:
-    assert topology.read(str(tree_of(name))).vendor == vendor
+def test_vendor(name: str, vendor: str) -> None:
+    assert topology.read(machines.record(name)).vendor == vendor
 
 
 @pytest.mark.parametrize("name", machines.NAMES)
-def test_details(tree_of: TreeOf, name: str) -> None:
+def test_details(name: str) -> None:
     facts = machines.Facts(name)
-    tree = files.open_tree(str(tree_of(name)))
+    tree = machines.record(name)
     machine = topology.read(tree)
     found = details.read(tree, machine)
     assert set(found.cores) == set(facts.cores)

@@ -1,6 +1,6 @@
 """Real machines, as facts in tests/numa/machines, and the files that their kernels would show.
 
-``tree(name, folder)`` writes them below a folder: enough for our reader and for hwloc's lstopo.
+Enough of them for our reader and for hwloc's lstopo.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from loongkit.activation.files import Record
 
 MACHINES = Path(__file__).parents[1] / "numa" / "machines"
 NAMES = sorted(path.stem for path in MACHINES.glob("*.json"))
@@ -63,38 +65,63 @@ class Facts:
         return {piece & node for piece in outer for node in self.nodes.values() if piece & node}
 
 
+def record(name: str) -> Record:
+    """Return all files that a machine's kernel would show, in memory: quick, and free to change."""
+    files = _written(name)
+    found = dict(files.texts)
+    below: dict[str, list[str]] = {}
+    for path in files.texts:
+        below.setdefault(os.path.dirname(path), []).append(path)
+    for link, target in files.links.items():
+        real = os.path.normpath(f"{os.path.dirname(link)}/{target}")
+        for path in below[real]:
+            found[f"{link}/{os.path.basename(path)}"] = files.texts[path]
+    return Record(found, dict(files.links))
+
+
 def tree(name: str, root: Path) -> Path:
-    """Write a machine's /proc and /sys below a folder, and return it."""
-    facts = Facts(name)
-    writer = _Writer(root, masks_only=facts.spec.get("masks_only", False))
-    _write_cpus(writer, facts)
-    _write_nodes(writer, facts)
-    _write_cards(writer, facts)
+    """Write the same files below a folder, and return it."""
+    files = _written(name)
+    made: set[str] = set()
+    for path, text in files.texts.items():
+        folder = os.path.dirname(path)
+        if folder not in made:
+            os.makedirs(root / folder, exist_ok=True)
+            made.add(folder)
+        with open(f"{root}/{path}", "wb", buffering=0) as file:
+            file.write(text.encode())
+    for link, target in files.links.items():
+        os.makedirs(root / os.path.dirname(link), exist_ok=True)
+        os.symlink(target, root / link)
     return root
 
 
+@cache
+def _written(name: str) -> _Writer:
+    facts = Facts(name)
+    writer = _Writer(masks_only=facts.spec.get("masks_only", False))
+    _write_cpus(writer, facts)
+    _write_nodes(writer, facts)
+    _write_cards(writer, facts)
+    return writer
+
+
 class _Writer:
-    def __init__(self, root: Path, masks_only: bool) -> None:
-        self.root = root
+    def __init__(self, masks_only: bool) -> None:
         self.masks_only = masks_only
         self.width = 0
-        self._made: set[str] = set()
+        self.texts: dict[str, str] = {}
+        self.links: dict[str, str] = {}
 
     def file(self, path: str, text: object) -> None:
-        folder = os.path.dirname(path)
-        if folder not in self._made:
-            os.makedirs(self.root / folder, exist_ok=True)
-            self._made.add(folder)
-        with open(f"{self.root}/{path}", "wb", buffering=0) as file:
-            file.write(f"{text}\n".encode())
+        self.texts[path] = f"{text}\n"
 
     def same(self, name: str, members: Cpus) -> None:
         """Let a folder of the first of some CPUs serve for the others."""
         first = min(members)
         for cpu in members - {first}:
-            link = self.root / f"sys/devices/system/cpu/cpu{cpu}/{name}"
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to("../" * (name.count("/") + 1) + f"cpu{first}/{name}")
+            target = "../" * (name.count("/") + 1) + f"cpu{first}/{name}"
+            self.links[f"sys/devices/system/cpu/cpu{cpu}/{name}"] = target
 
     def cpus(self, listed: str, masked: str, found: Cpus) -> None:
         """Write a set as list (unless the kernel is too old for it) and as mask."""
@@ -214,9 +241,8 @@ def _function(
     code = f"{int(device_class, 16):04X}"
     uevent = f"PCI_CLASS={code}\nPCI_ID={identity.upper()}\nPCI_SLOT_NAME={address}"
     writer.file(f"{real}/uevent", uevent)
-    link = writer.root / "sys/bus/pci/devices" / address
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(f"../../../devices/pci{domain}:{bus}/{address}")
+    target = f"../../../devices/pci{domain}:{bus}/{address}"
+    writer.links[f"sys/bus/pci/devices/{address}"] = target
     slot, _, function = rest.partition(".")
     place = int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)
     regions = [0x1000000 if device_class != "0x060000" else 0] + [0] * 6

@@ -40,21 +40,17 @@ class Caches:
         shared: dict[int, frozenset[int]] = {}  # from each CPU that a cache read before covers
         for cpus in nodes:
             left = set(cpus)
-            unknown: set[int] = set()
             for cpu in sorted(cpus):
                 if cpu not in left:
                     continue
                 sharing = shared.get(cpu) or self._last_level(cpu)
                 shared.update(dict.fromkeys(sharing - cpus, sharing))
-                group = sharing & left
-                if group:
-                    found.append(frozenset(group))
-                    left -= group
-                else:
-                    unknown.add(cpu)
-            if unknown:
+                if sharing:
+                    found.append(frozenset(sharing & left))
+                    left -= sharing
+            if left:  # neither they nor others say whom they share a cache with
                 known = False
-                found.append(frozenset(unknown))
+                found.append(frozenset(left))
         return tuple(sorted(found, key=min)), known
 
     def _last_level(self, cpu: int) -> frozenset[int]:

@@ -69,8 +69,9 @@ def quota(groups: Groups, tree: Tree) -> float | None:
         if not amount:
             amount = tree.read(f"{folder}/cpu.cfs_quota_us").strip()
             period = tree.read(f"{folder}/cpu.cfs_period_us").strip()
-        if amount.isdigit() and period.isdigit() and int(amount) and int(period):
-            bounds.append(int(amount) / int(period))
+        numbers = [int(text) for text in (amount, period) if text.isdecimal() and len(text) < 16]
+        if len(numbers) == 2 and all(numbers):
+            bounds.append(numbers[0] / numbers[1])
     return min(bounds, default=None)
 
 

@@ -15,6 +15,7 @@ MOST = 8192
 BYTES = 1 << 16
 
 _BLANK = " \t\r\n\0"
+_HEXADECIMAL = "0123456789abcdefABCDEF"
 
 
 def parse(text: str) -> frozenset[int]:
@@ -49,7 +50,7 @@ def parse_mask(text: str) -> frozenset[int]:
     value = 0
     for position, word in enumerate(words):
         # A single word, or the first, may be longer where the kernel's own word is.
-        if len(word) > (8 if position else MOST // 4) or not word.isalnum():
+        if len(word) > (8 if position else MOST // 4) or word.strip(_HEXADECIMAL):
             raise ValueError(f"{word!r} is no word of a mask")
         value = value << 32 | int(word, 16)
     return frozenset(bit for bit in range(value.bit_length()) if value >> bit & 1)
