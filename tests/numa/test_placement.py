@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -199,25 +200,57 @@ def test_a_process_without_a_rank_waits_for_its_first_use_of_a_device(rank: Rank
     assert rank.mask == {1} and rank.marks
 
 
-def test_the_device_says_otherwise_and_the_rank_moves(rank: Rank) -> None:
-    cuda = Cuda(device(0x10), device(0x20), current=1)
+def optimizer(*indices: int | None) -> Any:
+    """An optimiser of parameters on these devices; None: on the CPU."""
+    devices = [SimpleNamespace(type="cpu" if i is None else "cuda", index=i) for i in indices]
+    parameters = [SimpleNamespace(device=device) for device in devices]
+    return SimpleNamespace(param_groups=[{"params": parameters}])
+
+
+def test_the_device_says_otherwise_and_the_rank_moves_once(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(cuda=Cuda(device(0x10), device(0x20)))
+    )
     made = rank.env(LOCAL_RANK="0", LOCAL_WORLD_SIZE="2").placement()
     made.at_start()
     assert rank.mask == {0}
-    made.at_import(cuda)
-    cuda.use()
+    made.at_step(optimizer(None, 1), (), {})
     assert rank.mask == {1}
-    assert rank.said.count("WARNING") >= 1 and "placed anew" in rank.said
+    assert "WARNING" in rank.said and "placed anew" in rank.said
+    made.at_step(optimizer(0), (), {})
+    assert rank.mask == {1}, "the first step decides"
 
 
-def test_the_device_agrees_and_nothing_moves(rank: Rank) -> None:
-    cuda = Cuda(device(0x10), device(0x20), current=1)
+@pytest.mark.parametrize("indices", [(1,), (None,), ()])
+def test_the_device_agrees_or_says_nothing_and_nothing_moves(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, indices: tuple[int | None, ...]
+) -> None:
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(cuda=Cuda(device(0x10), device(0x20)))
+    )
     made = rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement()
     made.at_start()
     rank.kernel.refuses = {0}  # another call would raise
+    made.at_step(optimizer(*indices), (), {})
+    assert rank.mask == {1} and rank.patcher.record.state == states.PATCHED
+
+
+def test_a_rank_whose_device_is_not_known_before_it_is_used(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A MIG slice of a card that the driver's files do not tell of."""
+    cuda = Cuda(device(0x20))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    rank.env(LOCAL_RANK="0", LOCAL_WORLD_SIZE="2", CUDA_VISIBLE_DEVICES="MIG-unknown")
+    made = rank.placement()
+    assert made.at_start() is False and rank.mask == BOTH
     made.at_import(cuda)
     cuda.use()
-    assert rank.mask == {1} and rank.patcher.record.state == states.PATCHED
+    assert rank.mask == BOTH and rank.patcher.record.state == states.PATCHED
+    made.at_step(optimizer(0), (), {})
+    assert rank.mask == {1} and rank.marks
 
 
 def test_late_and_nothing_to_bind_is_a_skip_and_no_failure(rank: Rank, tmp_path: Path) -> None:

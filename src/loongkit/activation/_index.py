@@ -211,7 +211,7 @@ ROWS: tuple[tuple[object, ...], ...] = (
             ("memory", "LOONGKIT_NUMA_AFFINITY_MEMORY", "bool", True, False),
             ("sysfs", "LOONGKIT_NUMA_AFFINITY_SYSFS", "str", "", False),
         ),
-        ("torch.cuda", "torch.utils.data._utils.worker"),
+        ("torch.cuda", "torch.optim.optimizer", "torch.utils.data._utils.worker"),
         True,
     ),
     (

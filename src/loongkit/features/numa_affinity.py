@@ -79,10 +79,19 @@ def place_rank(patcher: Patcher) -> bool:
 
 @FEATURE.when_imported("torch.cuda")
 def place_at_first_use(module: ModuleType, patcher: Patcher) -> None:
-    """Bind any other process once it uses a device, and confirm where a rank was bound to."""
+    """Bind any other process once it uses a device."""
     from loongkit.numa import placement
 
     placement.of(patcher).at_import(module)
+
+
+@FEATURE.when_imported("torch.optim.optimizer", support=True)
+def confirm(module: ModuleType, patcher: Patcher) -> None:
+    """Ask the device that is trained on whether it is the one that the process was placed for."""
+    from loongkit.numa import placement
+
+    handle = module.register_optimizer_step_post_hook(placement.of(patcher).at_step)
+    patcher.on_undo(handle.remove)
 
 
 @FEATURE.when_imported("torch.utils.data._utils.worker", support=True)

@@ -12,7 +12,7 @@ import sys
 
 from loongkit.activation import logs, process, versions
 from loongkit.activation.patching import Skip
-from loongkit.numa import devices, handover, topology
+from loongkit.numa import devices, handover, nccl_topology, topology
 from loongkit.numa import plan as planning
 from loongkit.numa.binding import Binding
 from loongkit.numa.records import Request
@@ -20,6 +20,7 @@ from loongkit.numa.system import System
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from loongkit.activation.patching import Patcher
@@ -56,6 +57,7 @@ class Placement:
         self._binding: Binding | None = None
         self._plan: Plan | None = None
         self._is_worker = False
+        self._confirmed = False
 
     def belongs_to(self, patcher: Patcher) -> bool:
         """Tell whether it was made for this patcher, not for one of an earlier activation."""
@@ -72,8 +74,8 @@ class Placement:
             return False
         self._check(version)
         self._guess(version)
-        self._carry_out()
-        return True
+        # Which device this rank uses may show only once it is in use.
+        return self._carry_out(must=False)
 
     def at_import(self, device_module: Any) -> None:
         """Check the version that was really imported, and wait for the first use of a device.
@@ -85,7 +87,18 @@ class Placement:
         """
         self._check(versions.module_version("torch"))
         # Runs at once where the device is in use already.
-        device_module._lazy_call(lambda: self._at_first_use(device_module))
+        device_module._lazy_call(lambda: self._contained(self._at_first_use))
+
+    def at_step(self, optimizer: Any, *_: Any) -> None:
+        """Confirm or correct the placement by the device that the first optimiser step is on.
+
+        Not at the first use: every rank's current device is 0 until it has chosen another one,
+        and choosing is a use. To be registered as a hook that runs after each step.
+        """
+        if self._confirmed:
+            return
+        self._confirmed = True
+        self._contained(lambda: self._confirm(_device_index(optimizer)))
 
     def worker(self) -> None:
         """Move the data worker that is starting in this process to the CPUs of its kind."""
@@ -127,6 +140,7 @@ class Placement:
             )
         else:
             machine.allowed = base
+            nccl_topology.fill_in(machine, os.environ)
         self._machine = machine
         self._binding = Binding(self._system, base)
         self._guessed = devices.guess(
@@ -138,16 +152,16 @@ class Placement:
             allow_index=bool(options["allow_index"]),
         )
 
-    def _at_first_use(self, device_module: Any) -> None:
-        """Confirm or correct the placement by what the device says.
+    def _contained(self, step: Callable[[], None]) -> None:
+        """Do something in the middle of the job.
 
         Raises:
             StrictError: LOONGKIT_STRICT=1 and the process can't be placed.
         """
-        if os.getpid() != self._pid or self._patcher.record.out:
-            return  # a child that inherited the call, or its own worker loop has placed it
+        if os.getpid() != self._pid or self._is_worker or self._patcher.record.out:
+            return  # a child that inherited the call; its own worker loop has placed it
         try:
-            self._confirm(device_module)
+            step()
         except Skip as skip:
             reason, failed = str(skip), False
         except Exception as error:
@@ -156,15 +170,20 @@ class Placement:
             return
         (self._patcher.give_up if failed else self._patcher.step_aside)(reason)
 
-    def _confirm(self, device_module: Any) -> None:
-        if self._is_worker:
+    def _at_first_use(self) -> None:
+        if self._plan is not None:
             return
         if self._guessed is None:
             self._guess(versions.module_version("torch"))
+        if self._carry_out(must=False):
+            _limit_threads(len(self._system.mask()))
+
+    def _confirm(self, index: int | None) -> None:
+        """Ask the devices who they are, and place the process anew where it was placed wrongly."""
         machine, guessed = self._machine, self._guessed
-        if machine is None or guessed is None:
+        if machine is None or guessed is None or index is None:
             return
-        live = devices.read_live(device_module, machine)
+        live = devices.read_live(sys.modules["torch"].cuda, machine, index)
         found = guessed
         if live is not None:
             found = devices.confirm(
@@ -173,14 +192,19 @@ class Placement:
         if found is guessed and self._plan is not None:
             return
         self._guessed = found
-        self._carry_out()
-        if self._plan is not None:
-            _limit_threads(len(self._plan.train))
+        self._carry_out(must=True)
 
-    def _carry_out(self) -> None:
+    def _carry_out(self, must: bool) -> bool:
+        """Plan, bind, and leave word to children; tell whether the process was bound.
+
+        ``must``: not knowing the device is no reason to wait any longer.
+
+        Raises:
+            Skip: there is nothing to be bound to, with the reason.
+        """
         machine, identity, binding = self._machine, self._guessed, self._binding
         if machine is None or identity is None or binding is None:
-            return
+            return False
         request = Request(
             local_rank=self._rank,
             ranks=self._ranks,
@@ -189,6 +213,8 @@ class Placement:
             given=self._patcher.given,
         )
         plan = planning.plan(machine, request)
+        if not must and plan.reasons and plan.reasons[-1][0] == "no-device-identity":
+            return False
         self._report((*identity.warnings, *plan.warnings))
         for code, text in (*identity.reasons, *plan.reasons):
             logs.info(f"numa_affinity: {code}: {text}")
@@ -202,6 +228,7 @@ class Placement:
         self._plan = plan
         handover.Handover(self._pid, binding.base, plan.train, plan.data).write(os.environ)
         self._patcher.mark()
+        return True
 
     def _report(self, warnings: tuple[str, ...]) -> None:
         for text in warnings:
@@ -220,6 +247,16 @@ def _torch_on_path() -> str | None:
         found = versions.version_in_file([os.path.join(entry or os.curdir, "torch")])
         if found is not None:
             return found
+    return None
+
+
+def _device_index(optimizer: Any) -> int | None:
+    """Return the index of the device that holds what an optimiser steps; None: the CPU does."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.device.type == "cuda":
+                index: int = parameter.device.index
+                return index
     return None
 
 

@@ -1,0 +1,101 @@
+"""torchrun's ranks and their data workers run where the plan for a recorded machine says."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import children
+import jobs
+import pytest
+import two_nodes
+
+from loongkit.numa import cpulists
+
+pytestmark = [
+    jobs.needs_torch,
+    pytest.mark.skipif(
+        not {0, 1} <= os.sched_getaffinity(0), reason="needs the CPUs 0 and 1 for two nodes"
+    ),
+]
+
+SCRIPT = jobs.SCRIPTS / "placed.py"
+
+
+class Launch:
+    """One torchrun of the script, and what its ranks told."""
+
+    def __init__(self, folder: Path, ranks: int, *flags: str, **settings: str) -> None:
+        machine = two_nodes.write(folder / "machine")
+        torchrun, words = [], []
+        for flag in flags:
+            (words if flag in ("--fail-once", "--moves-itself") else torchrun).append(flag)
+        settings = {"NUMA_AFFINITY": "1", "NUMA_AFFINITY_SYSFS": str(machine), **settings}
+        env = jobs.environment(
+            folder, settings={f"LOONGKIT_{name}": text for name, text in settings.items()}
+        )
+        launcher = ["-m", "torch.distributed.run", "--standalone"]
+        launcher += [f"--nproc-per-node={ranks}", *torchrun]
+        command = [sys.executable, *launcher, str(SCRIPT), *words]
+        self.job = jobs.Job(children.run_command(*command, env=env, cwd=folder), folder / "log")
+        assert self.job.result.status == 0, self.job.result
+        lines = [line for line in self.job.result.out.splitlines() if line.startswith("{")]
+        self.reports: list[dict[str, Any]] = sorted(
+            map(json.loads, lines), key=lambda report: report["local_rank"]
+        )
+
+
+ALL = cpulists.format(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_and_their_workers_have_masks_of_their_own(tmp_path: Path, ranks: int) -> None:
+    found = Launch(tmp_path, ranks)
+    assert [report["local_rank"] for report in found.reports] == [*range(ranks)]
+    for report in found.reports:
+        own = str(report["local_rank"] % 2)  # two accelerators, one on each node
+        assert report["mask"] == own
+        assert report["workers"] == {"fork": [own], "spawn": [own]}
+        assert report["launcher"] == ALL, "the agent is never bound"
+    assert found.job.rows["numa_affinity"] and found.job.summaries == 1
+    assert "torch's threads" not in found.job.log, "OpenMP had the mask before it was started"
+
+
+def test_a_restart_keeps_the_plan(tmp_path: Path) -> None:
+    found = Launch(tmp_path, 2, "--max-restarts=1", "--fail-once")
+    assert [(report["restart"], report["mask"]) for report in found.reports] == [
+        (1, "0"),
+        (1, "1"),
+    ]
+
+
+def test_workers_may_have_other_cpus_than_the_rank(tmp_path: Path) -> None:
+    """Three accelerators would be asymmetric; here a node without one lends itself to workers."""
+    machine = two_nodes.write(tmp_path / "lopsided", gpus=(0,))
+    found = Launch(
+        tmp_path,
+        1,
+        NUMA_AFFINITY_SYSFS=str(machine),
+        NUMA_AFFINITY_ALLOW_ASYMMETRIC="1",
+        NUMA_AFFINITY_DATA_WORKER_ON_GPULESS="1",
+        NUMA_AFFINITY_DATA_WORKER_GPULESS_ONLY="1",
+    )
+    (report,) = found.reports
+    assert report["mask"] == "0"
+    assert report["workers"] == {"fork": ["1"], "spawn": ["1"]}
+
+
+def test_explicit_lists(tmp_path: Path) -> None:
+    found = Launch(tmp_path, 2, NUMA_AFFINITY_CPUS="1,0")
+    assert [report["mask"] for report in found.reports] == ["1", "0"]
+    assert found.reports[0]["workers"] == {"fork": ["1"], "spawn": ["1"]}
+
+
+def test_what_the_script_chooses_itself_is_kept(tmp_path: Path) -> None:
+    """It moves itself after the start; its workers go with it, as without Loongkit."""
+    found = Launch(tmp_path, 2, "--moves-itself", NUMA_AFFINITY_CPUS="0-1,0-1")
+    assert [report["mask"] for report in found.reports] == ["0", "1"]
+    assert found.reports[1]["workers"]["fork"] == ["1"]
