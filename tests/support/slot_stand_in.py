@@ -17,6 +17,7 @@ class StandIn:
         self.least = least
         self.full = False
         self.made: list[torch.Tensor] = []
+        self.joins = 0
         self.reservation: torch.Tensor | None = None
         self.failure: Exception | None = None
 
@@ -39,7 +40,10 @@ class StandIn:
         if found is None or len(tensors) != len(found):
             return None
         same = [one.data_ptr() == two.data_ptr() for one, two in zip(tensors, found, strict=True)]
-        return found if all(same) and tensors[0].shape == found.shape[1:] else None
+        if not all(same) or tensors[0].shape != found.shape[1:]:
+            return None
+        self.joins += 1
+        return found
 
     def has_made(self, tensor: Any) -> bool:
         return any(made is tensor for made in self.made)

@@ -67,12 +67,12 @@ def are_stackable(tensors: Sequence[Any]) -> bool:
 class TensorCollate:
     """Stands in for torch's ``collate_tensor_fn``, in data workers that have slots.
 
-    ``current_slots`` returns this process's slots or None; ``mark`` notes that a slot was filled.
+    ``current_slots`` returns this process's slots or None. That a batch lies in one is no effect
+    yet: who sends it notes that it travelled there.
     """
 
-    def __init__(self, current_slots: Callable[[], Any], mark: Callable[[], None]) -> None:
+    def __init__(self, current_slots: Callable[[], Any]) -> None:
         self._current_slots = current_slots
-        self._mark = mark
         self._joined: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
     def collate(
@@ -87,7 +87,6 @@ class TensorCollate:
                 logs.debug(f"pytorch: a batch is left to torch's collate: {error!r}")
             else:
                 if stacked is not None:
-                    self._mark()
                     return stacked
         return original(batch, collate_fn_map=collate_fn_map)
 
@@ -131,9 +130,7 @@ def install(module: Any, patcher: Patcher, current_slots: Callable[[], Any]) -> 
     # For the moment: the patcher would report the map as a place that it cannot reach.
     functions[torch.Tensor] = through_module
     try:
-        patcher.wrap(
-            module, "collate_tensor_fn", TensorCollate(current_slots, patcher.mark).collate
-        )
+        patcher.wrap(module, "collate_tensor_fn", TensorCollate(current_slots).collate)
     finally:
         functions[torch.Tensor] = replacement = module.collate_tensor_fn
 
