@@ -58,7 +58,10 @@ class Folder(Tree):
     @property
     def live(self) -> bool:
         """Tell whether these are the files of the machine that this process runs on."""
-        return os.path.abspath(self.root) == "/"
+        try:
+            return os.path.samefile(self.root, "/")
+        except OSError:
+            return False
 
     def read(self, path: str, limit: int = 4096) -> str:
         """Return the beginning of a file, up to ``limit`` bytes; nothing when it can't be read."""
