@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -68,7 +69,7 @@ def read(tree: Tree, environ: Mapping[str, str], mask: frozenset[int]) -> Budget
     ``mask`` is that of the main thread, or what it was before OpenMP bound it.
     """
     ranks = process.local_ranks(environ)
-    base = job_mask(environ, mask) if ranks > 1 else mask
+    base = job_mask(tree, environ, mask) if ranks > 1 else mask
     # Ranks that were bound to parts of the job's CPUs share them in proportion.
     sharers = max(1, round(ranks * len(mask) / len(base))) if base else ranks
     placed = handover.read(environ)
@@ -82,12 +83,21 @@ def read(tree: Tree, environ: Mapping[str, str], mask: frozenset[int]) -> Budget
     )
 
 
-def job_mask(environ: Mapping[str, str], mask: frozenset[int]) -> frozenset[int]:
+def job_mask(tree: Tree, environ: Mapping[str, str], mask: frozenset[int]) -> frozenset[int]:
     """Return the CPUs of the whole job on this host: those that its launcher may run on."""
     placed = handover.read(environ)
     if placed is not None:
         return placed.base
     try:
-        return mask | frozenset(os.sched_getaffinity(os.getppid()))
-    except OSError:
-        return mask
+        return mask | frozenset(os.sched_getaffinity(_launcher(tree)))
+    except (OSError, ValueError):
+        return mask  # it is of another container, or has ended
+
+
+def _launcher(tree: Tree) -> int:
+    """Return the process that started this rank; of a data worker's parent, in a data worker."""
+    rank = multiprocessing.parent_process()
+    if rank is None:
+        return os.getppid()
+    # The command's name, in brackets, may hold blanks: count from its end (proc_pid_stat).
+    return int(tree.read(f"proc/{rank.pid}/stat").rpartition(")")[2].split()[1])

@@ -161,7 +161,7 @@ def compile_workers(threads: int, budget: Budget, chosen: bool) -> Finding | Non
     )
 
 
-def pinned_by_openmp(
+def pinned_main_thread(
     mask: int, launched: int, places: int, variables: tuple[str, ...], workers: int
 ) -> Finding | None:
     """CG-09: the main thread is bound to one core, and data workers inherit that.
@@ -181,7 +181,7 @@ def pinned_by_openmp(
         mask,
         widened or launched,
         f"{cause} the main thread to {mask} of {max(launched, places)} CPUs and {inherited}",
-        f"unset {variables[0]}" if variables else "start the DataLoader before it is bound",
+        f"unset {variables[0]}" if variables else "bind it once the data workers have started",
         widened,
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch.utils.data._utils.worker import get_worker_info
 
 from loongkit.guards import batches, budget, checks, openmp
+from loongkit.numa import handover
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,27 +71,28 @@ class LoaderGuards:
         self._desk.handle(finding, mend)
 
     def _check_binding(self, loader: Any) -> None:
-        environ = self._desk.environ
+        desk = self._desk
         mask = frozenset(os.sched_getaffinity(0))
-        finding = checks.pinned_by_openmp(
+        if handover.read(desk.environ) is not None:
+            return  # NUMA_AFFINITY has placed this process, and places its workers
+        finding = checks.pinned_main_thread(
             len(mask),
-            len(budget.job_mask(environ, mask)),
-            len(openmp.places(environ)),
-            openmp.binding_variables(environ),
+            len(budget.job_mask(desk.tree, desk.environ, mask)),
+            len(openmp.places(desk.environ)),
+            openmp.binding_variables(desk.environ),
             loader.num_workers,
         )
         # Forked workers widen their mask themselves; others never knew a wider one.
-        self._desk.handle(finding, (lambda _cpus: None) if forks(loader) else None)
+        desk.handle(finding, (lambda _cpus: None) if forks(loader) else None)
 
     def _loading(self, loader: Any) -> batches.Loading:
-        iterable = loader._dataset_kind == self._module._DatasetKind.Iterable
         free, total = batches.shared_memory_size()
         return batches.Loading(
             workers=loader.num_workers,
             prefetch=loader.prefetch_factor,
             pinned=loader.pin_memory,
             forks=forks(loader),
-            epoch=0 if iterable else len(loader),
+            epoch=_length(loader),
             free=free,
             total=total,
         )
@@ -102,6 +104,14 @@ class LoaderGuards:
         if isinstance(iterator, self._module._MultiProcessingDataLoaderIter):
             self._watched.add(loader)
             batches.FirstBatches(self._desk, iterator, loading)
+
+
+def _length(loader: Any) -> int:
+    """Return the batches of an epoch, 0 where nobody knows."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return 0
 
 
 def forks(loader: Any) -> bool:

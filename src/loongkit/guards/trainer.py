@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from loongkit.activation import logs
 from loongkit.guards import budget as budgets
 from loongkit.guards import checks, kernel
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from loongkit.guards.desk import Desk
+    from loongkit.guards.finding import Finding
 
 #: What the threads of torch's inter-op pool are called (c10/core/thread_pool, ATen/PTThreadPool).
 _INTEROP_THREADS = ("pt_thread_pool", "PTThreadPool")
@@ -32,6 +34,7 @@ class TrainerGuards:
         self._desk = desk
         self._checked = False
         self._stepped = False
+        self._mended: Finding | None = None
 
     def step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Run after each optimiser step; all but the first cost two comparisons."""
@@ -54,7 +57,7 @@ class TrainerGuards:
     def config_imported(self, _module: Any) -> None:
         """Lower the number of compile processes before inductor starts them."""
         if self._desk.mends():
-            self._desk.run(self._check_compile_workers)
+            self._desk.run(self._mend_compile_workers)
 
     def pool_imported(self, _module: Any) -> None:
         """Check the compile processes of a training that compiles after its first step."""
@@ -75,23 +78,32 @@ class TrainerGuards:
         self._desk.handle(finding, torch.set_num_interop_threads)
 
     def _check_compile_workers(self) -> None:
+        if self._mended is None:
+            self._desk.handle(self._compile_workers())
+        else:
+            self._desk.report.tell(self._mended, self._mended.fix)
+
+    def _mend_compile_workers(self) -> None:
+        """Mend now; it is said when the job turns out to train and to compile."""
+        finding = self._compile_workers()
+        if finding is not None and finding.fix is not None and _POOL not in sys.modules:
+            config: Any = sys.modules[_CONFIG]
+            config.compile_threads = finding.fix
+            logs.info(finding.mended(finding.fix))
+            self._mended = finding
+
+    def _compile_workers(self) -> Finding | None:
         config: Any = sys.modules[_CONFIG]
         threads = config.compile_threads
         if not isinstance(threads, int):
-            return  # decided later, by a build of torch of its makers' own
+            return None  # decided later, by a build of torch of its makers' own
         # torchrun leaves this one alone: set, it is the user's.
         chosen = "TORCHINDUCTOR_COMPILE_THREADS" in self._desk.environ
-        finding = checks.compile_workers(threads, self._desk.budget(), chosen)
-
-        def mend(count: int) -> None:
-            config.compile_threads = count
-
-        started = _POOL in sys.modules
-        self._desk.handle(finding, None if started else mend)
+        return checks.compile_workers(threads, self._desk.budget(), chosen)
 
     def _note_kernel(self) -> None:
         mask = frozenset(os.sched_getaffinity(0))
-        bound = mask != budgets.job_mask(self._desk.environ, mask)
+        bound = mask != budgets.job_mask(self._desk.tree, self._desk.environ, mask)
         for finding in kernel.findings(self._desk.tree, bound):
             self._desk.handle(finding)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from loongkit.guards import checks, openmp
+from loongkit.numa import handover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,10 +65,12 @@ class WorkerGuards:
 
     def _widen(self) -> None:
         """Undo what OpenMP's binding of the parent's main thread did to this process."""
+        if handover.read(self._desk.environ) is not None:
+            return  # NUMA_AFFINITY places it
         mask = frozenset(os.sched_getaffinity(0))
         places = openmp.places(self._desk.environ)
         variables = openmp.binding_variables(self._desk.environ)
-        finding = checks.pinned_by_openmp(len(mask), len(mask), len(places), variables, 1)
+        finding = checks.pinned_main_thread(len(mask), len(mask), len(places), variables, 1)
         if finding is not None and mask < places:
             os.sched_setaffinity(0, places)
 
