@@ -55,6 +55,9 @@ class Folder(Tree):
     def __init__(self, root: str = "/") -> None:
         self.root = root
 
+    def __str__(self) -> str:
+        return self.root
+
     @property
     def live(self) -> bool:
         """Tell whether these are the files of the machine that this process runs on."""
@@ -105,16 +108,20 @@ class Folder(Tree):
 class Record(Tree):
     """The files and links that a record holds."""
 
-    __slots__ = ("_folders", "files", "links")
+    __slots__ = ("_folders", "files", "links", "name")
 
-    def __init__(self, files: dict[str, str], links: dict[str, str]) -> None:
+    def __init__(self, files: dict[str, str], links: dict[str, str], name: str = "record") -> None:
+        self.name = name
         self.files = files
         self.links = links
         self._folders: dict[str, set[str]] = {}
         for path in (*files, *links):
             while "/" in path:
-                path, _, name = path.rpartition("/")
-                self._folders.setdefault(path, set()).add(name)
+                path, _, entry = path.rpartition("/")
+                self._folders.setdefault(path, set()).add(entry)
+
+    def __str__(self) -> str:
+        return self.name
 
     def read(self, path: str, limit: int = 4096) -> str:
         """Return the beginning of a file; nothing when the record hasn't got it."""
@@ -151,7 +158,7 @@ def open_tree(root: str | Tree) -> Tree:
         raise NotAMachine(
             f"{root}: found a file that doesn't begin with {HEADING!r}; wanted {WANTED}"
         )
-    return parse(text)
+    return parse(text, root)
 
 
 WANTED = (
@@ -160,8 +167,11 @@ WANTED = (
 )
 
 
-def parse(text: str) -> Record:
-    """Return what a record's text holds. Lines that are neither a file nor a link don't count."""
+def parse(text: str, name: str = "record") -> Record:
+    """Return what a record's text holds. Lines that are neither a file nor a link don't count.
+
+    ``name`` is what messages call it.
+    """
     files: dict[str, str] = {}
     links: dict[str, str] = {}
     for line in text.split("\n"):
@@ -176,7 +186,7 @@ def parse(text: str) -> Record:
         path, found, content = line.partition(_LINK)
         if found:
             links[path] = content
-    return Record(files, links)
+    return Record(files, links, name)
 
 
 def render(record: Record, comments: tuple[str, ...] = ()) -> str:

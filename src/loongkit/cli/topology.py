@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loongkit.activation import files, plan, settings, versions
+from loongkit.activation.files import Tree
 from loongkit.activation.hardware import Accelerator
 from loongkit.cli import installed
 from loongkit.numa import details, devices, topology
@@ -67,7 +68,7 @@ class View:
         return tuple(rank for rank in self.ranks if rank.plan.active)
 
 
-def gather(environ: Mapping[str, str], root: str, ranks: int | None) -> View:
+def gather(environ: Mapping[str, str], root: str | Tree, ranks: int | None) -> View:
     """Return the machine whose files lie below a root, and the plan of a job there.
 
     ``ranks`` is the number of processes on this host; None: what the launcher has said, else one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from loongkit.activation.hardware import Accelerator
@@ -26,6 +27,11 @@ _MARGIN = 12.0
 
 # Wide enough for a node of 12 L3 groups, and for two of those side by side.
 _NODE_WIDTH, _PACKAGE_WIDTH, _MACHINE_WIDTH = 560.0, 780.0, 1560.0
+
+# Space for two accelerators side by side, also where the caches of their node take less.
+_CARDS_WIDTH = 360.0
+
+_NAME_LETTERS, _REASON_LETTERS = 28, 150
 
 _PACKAGE, _NODE, _CACHE = "#f3f3f3", "#e4ebe0", "#f4f0e2"
 _EDGE, _IDLE, _FORBIDDEN = "#909090", "#ffffff", "#c8c8c8"
@@ -85,7 +91,8 @@ def _node(view: View, node: Node, cell_width: float) -> Block:
     parts = [fitting(caches, _NODE_WIDTH)]
     cards = view.cards_of(node.id)
     if cards:
-        parts.append(fitting([_card(view, card) for card in cards], parts[0].width))
+        width = max(parts[0].width, _CARDS_WIDTH)
+        parts.append(fitting([_card(view, card) for card in cards], width))
     memory = bytes_text(view.details.memory_bytes[node.id])
     return box(f"NUMA node {node.id}", column(parts), _NODE, _EDGE, memory)
 
@@ -144,7 +151,7 @@ def _ranks(numbers: Sequence[int]) -> str:
 def _card(view: View, card: Accelerator) -> Block:
     users = [rank for rank in view.ranks if rank.device == card.pci]
     fill = _colour(users[0]) if users and users[0].plan.active else _IDLE
-    name = card.name if len(card.name) <= 24 else card.name[:23] + "…"
+    name = textwrap.shorten(card.name, _NAME_LETTERS, placeholder="…")
     whose = _ranks([rank.number for rank in users]) if users else "no rank"
     content = lines([name, whose], _SIZE)
     return box(card.pci, content, fill, _EDGE)
@@ -154,21 +161,28 @@ def _legend(view: View) -> Block:
     count = len(view.ranks)
     on = "" if view.on else " (off with these settings; this is what it would do)"
     heading = f"{count} process{'es' * (count != 1)} on this host, under NUMA_AFFINITY{on}"
-    rows = [_legend_row(rank) for rank in view.ranks]
-    content = grid(rows, 1)
-    below = [f"options: {view.options}"] if view.options else []
+    below = []
+    for reason in dict.fromkeys(_why_not(rank) for rank in view.ranks if not rank.plan.active):
+        below += textwrap.wrap(f"not bound: {reason}", _REASON_LETTERS, subsequent_indent="    ")
+    if view.options:
+        below.append(f"options: {view.options}")
     if any(rank.plan.train != rank.plan.data for rank in view.bound):
         below.append("full colour: training process; light colour: its data workers alone")
     if len(view.machine.allowed) < sum(map(len, view.machine.llcs)):
         below.append("grey: CPUs that this process may not use")
-    parts = [content, lines(below, _SIZE)] if below else [content]
+    parts = [grid([_legend_row(rank) for rank in view.ranks], 1)]
+    if below:
+        parts.append(lines(below, _SIZE))
     return box(heading, column(parts), "#ffffff", _EDGE)
 
 
+def _why_not(rank: Rank) -> str:
+    return rank.reasons[-1][1] if rank.reasons else "no reason given"
+
+
 def _legend_row(rank: Rank) -> Block:
-    plan = rank.plan
     found = Block(0, 0)
-    fill = _colour(rank) if plan.active else _IDLE
+    fill = _colour(rank) if rank.plan.active else _IDLE
     found.shapes.append(Rectangle(0, 0, 2 * _SIZE, _SIZE, fill, _EDGE))
     put(found, lines(["  ".join(_legend_texts(rank))], _SIZE), 3 * _SIZE, 0)
     return found
@@ -177,9 +191,9 @@ def _legend_row(rank: Rank) -> Block:
 def _legend_texts(rank: Rank) -> Iterable[str]:
     plan = rank.plan
     yield f"rank {rank.number:<3}"
-    yield rank.device or "no accelerator"
+    yield rank.device or "no accelerator known"
     if not plan.active:
-        yield f"not bound: {plan.reasons[-1][1]}" if plan.reasons else "not bound"
+        yield "not bound"
         return
     if plan.train == plan.data:
         yield f"training and data workers {cpu_list(plan.train)}"
