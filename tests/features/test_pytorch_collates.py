@@ -63,7 +63,7 @@ def outcome(collate: Any, batch: Any) -> Any:
 
 def look(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided:
+        if value.layout is not torch.strided or value.is_meta:
             return type(value), str(value)
         kind = type(value), value.dtype, tuple(value.shape), value.stride(), value.requires_grad
         return *kind, value.is_conj(), value.is_contiguous(), str(value.resolve_conj().tolist())
@@ -141,12 +141,7 @@ def test_a_batch_is_stacked_into_a_slot(work, name):
 @pytest.mark.parametrize("name", SLOW)
 def test_everything_else_is_torchs(work, name):
     batch = SLOW[name]
-    if name == "meta":  # its values can't be read
-        assert default_collate(batch).device.type == "meta"
-    elif name == "float8":
-        assert outcome(default_collate, batch)[:5] == outcome(stock, batch)[:5]
-    else:
-        assert outcome(default_collate, batch) == outcome(stock, batch)
+    assert outcome(default_collate, batch) == outcome(stock, batch)
     assert not work.used
 
 
