@@ -95,6 +95,13 @@ class Ledger:
             pass
         return None
 
+    def close(self) -> None:
+        """Let go of it in this process."""
+        for view in (self._numbers, self._ring, self._index):
+            view.release()
+        self._map.close()
+        os.close(self._descriptor)
+
     @property
     def limit(self) -> int:
         """The limit in bytes for all processes that share the record."""
@@ -222,7 +229,7 @@ class Ledger:
         needed = length if until_end >= length else until_end + length
         while (
             numbers[_TAIL] + needed - numbers[_HEAD] > self._ring_size
-            or numbers[_COUNT] > self._slots // 2
+            or numbers[_COUNT] >= self._slots // 2
         ):
             found = self._take_head()
             if found is not None:

@@ -101,6 +101,7 @@ class Limiter:
         """Stop all of it in this process."""
         if self._watch is not None:
             self._watch.stop()
+            self._watch.ledger.close()
         if self._leader is not None:
             self._leader.stop()
         self._watch = self._leader = None

@@ -1,0 +1,174 @@
+"""PAGE_CACHE_LIMIT in whole jobs: real interpreters, real data workers, real files on a disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import children
+import pytest
+from page_files import MB, disk, forget, resident, write
+
+pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+
+__all__ = ["disk"]
+
+SCRIPT = Path(children.__file__).parent / "scripts" / "page_reader.py"
+LIMIT = 32
+TITLE = "Loongkit Feature Summary"
+
+
+class Run:
+    """One run of the script: what it printed, and the highest share of the limit its files had."""
+
+    def __init__(self, folder: Path, *arguments: str, **settings: str) -> None:
+        self.files = [path for path in folder.iterdir() if path.is_file()]
+        self.log = folder.parent / "log"
+        path = str(children.SOURCE)
+        make = children.clean_env if "IMPORT_LATE" in settings else children.with_prelude
+        env = make(
+            PYTHONPATH=path,
+            OMP_NUM_THREADS="1",
+            LOONGKIT_LOGDIR=str(self.log),
+            LOONGKIT_LOGLEVEL="info",
+            **settings,
+        )
+        forget(self.files)
+        self.peak, self._done = 0.0, threading.Event()
+        watching = threading.Thread(target=self._watch)
+        watching.start()
+        try:
+            done = subprocess.run(
+                [sys.executable, str(SCRIPT), *arguments, str(folder)],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=240,
+                check=False,
+            )
+        finally:
+            self._done.set()
+            watching.join()
+        assert done.returncode == 0, done.stderr.decode()
+        self.err = done.stderr.decode()
+        self.losses, _, self.summary = done.stdout.decode().partition("=")
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.01):
+            self.peak = max(self.peak, resident(*self.files) / (LIMIT * MB))
+
+    @property
+    def text(self) -> str:
+        return "".join(file.read_text("utf-8") for file in sorted(self.log.glob("*.log")))
+
+    @property
+    def star(self) -> bool:
+        return "\npage_cache_limit               * " in self.summary
+
+
+def limited(folder: Path, *arguments: str, **settings: str) -> Run:
+    return Run(
+        folder,
+        *arguments,
+        LOONGKIT_PAGE_CACHE_LIMIT="1",
+        LOONGKIT_PAGE_CACHE_LIMIT_SIZE=str(LIMIT),
+        **settings,
+    )
+
+
+def plain_files(folder: Path) -> None:
+    for number in range(3 * LIMIT):
+        write(folder / f"{number:03}.bin", MB)
+
+
+def small_files(folder: Path) -> None:
+    for number in range(3 * LIMIT * 8):
+        write(folder / f"{number:03}.bin", MB // 8)
+
+
+def image_files(folder: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    rng, total = np.random.default_rng(0), 0
+    while total < 3 * LIMIT * MB:
+        path = folder / f"{total:010}.bmp"
+        cv2.imwrite(str(path), rng.integers(0, 256, (500, 700, 3), np.uint8))
+        total += path.stat().st_size
+    forget(folder.iterdir())
+
+
+def hdf5_file(folder: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "all.h5", "w") as file:
+        samples = file.create_dataset("samples", (3 * LIMIT, MB), np.uint8, chunks=(1, MB))
+        for number in range(3 * LIMIT):
+            samples[number] = np.frombuffer(os.urandom(MB), np.uint8)
+    forget(folder.iterdir())
+
+
+def hdf5_episodes(folder: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for number in range(3 * LIMIT // 2):
+        with h5py.File(folder / f"{number:03}.h5", "w") as file:
+            file["samples"] = np.frombuffer(os.urandom(2 * MB), np.uint8)
+    forget(folder.iterdir())
+
+
+def mapped_file(folder: Path) -> None:
+    write(folder / "all.bin", 3 * LIMIT * MB)
+
+
+def lmdb_file(folder: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    path = folder / "all.mdb"
+    with lmdb.open(str(path), subdir=False, map_size=8 * LIMIT * MB, lock=False) as environment:
+        with environment.begin(write=True) as transaction:
+            for number in range(40):
+                transaction.put(str(number).encode(), os.urandom(3 * LIMIT * MB // 40))
+        environment.sync(True)
+    os.truncate(path, path.stat().st_size)
+    forget([path])
+
+
+FILES = {
+    "plain": plain_files,
+    "small": small_files,
+    "imread": image_files,
+    "hdf5": hdf5_file,
+    "episodes": hdf5_episodes,
+    "memmap": mapped_file,
+    "lmdb": lmdb_file,
+}
+
+
+@pytest.fixture
+def folder(disk: Path) -> Path:
+    made = disk / "files"
+    made.mkdir()
+    return made
+
+
+@pytest.mark.parametrize("way", list(FILES))
+def test_reading_three_times_the_limit_stays_below_it(folder: Path, way: str) -> None:
+    FILES[way](folder)
+    script = "plain" if way == "small" else way
+    without = Run(folder, script, "0", "-", "1")
+    with_it = limited(folder, script, "0", "-", "1")
+    assert without.peak > 2.5 and "page_cache_limit" not in without.summary
+    assert with_it.peak <= 1.2 and with_it.star
+    assert with_it.losses == without.losses and with_it.losses.count("\n") >= 8
+    assert with_it.err == without.err
+
+
+@pytest.mark.parametrize("workers", ["2", "4"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_data_workers_share_the_limit_over_epochs(
+    folder: Path, workers: str, method: str
+) -> None:
+    plain_files(folder)
+    run = limited(folder, "plain", workers, method, "2")
+    assert run.peak <= 1.2 and run.star
+    assert run.losses.count("\n") == 2 * 24
