@@ -101,6 +101,10 @@ def guard(job):
         block.__exit__(None, None, None)
 
 
+def fail(*_args, **_kwargs):
+    raise ZeroDivisionError("in a guard")
+
+
 def step():
     weight = torch.nn.Parameter(torch.ones(1))
     weight.grad = torch.ones(1)
@@ -355,10 +359,12 @@ def test_an_iterator_that_was_never_advanced_is_freed(job, guard):
 
 def test_batches_through_loongkits_own_memory_need_no_shared_memory(job, guard, monkeypatch):
     monkeypatch.setattr(batches, "shared_memory_size", lambda: (10, 64 << 20))
-    job.flags.set(9)
+    monkeypatch.setattr(batches, "weigh", fail)  # not even looked at
     guard()
-    list(DataLoader(Squares(), 80, num_workers=1))
-    assert job.log() == []
+    iterator = iter(DataLoader(Squares(), 80, num_workers=1))
+    job.flags.set(9)  # the worker has sent its first batch
+    next(iterator)
+    assert job.log() == [] and not any("Zero" in line for line in job.log("DEBUG"))
 
 
 def test_what_a_batch_weighs():
@@ -367,10 +373,6 @@ def test_what_a_batch_weighs():
     batch = {"a": [shared, (view,)], "b": types.SimpleNamespace(data=torch.ones(3)), "c": "text"}
     assert batches.weigh(batch, pinned=False) == (400, 1)
     assert batches.weigh(batch, pinned=True) == (412, 2)
-
-
-def fail(*_args, **_kwargs):
-    raise ZeroDivisionError("in a guard")
 
 
 @pytest.mark.parametrize(

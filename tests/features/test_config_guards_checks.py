@@ -105,6 +105,8 @@ def test_a_pool_of_the_default_size_that_never_started_is_no_warning():
         (64, QUOTA, 3, 63),
         (8, Budget(cpus=32, data_cpus=8), None, None),
         (9, Budget(cpus=32, data_cpus=8), 8, 8),
+        (8, Budget(cpus=4, data_cpus=8), None, None),  # they run beside the training's CPUs
+        (8, Budget(cpus=4, data_cpus=8, quota=4.0), 3, None),
     ],
 )
 def test_data_workers(workers, budget, limit, fix):
@@ -240,6 +242,14 @@ def test_worker_memory(grown, most, free, found):
     if finding:
         assert finding.key == "CG-08" and finding.fix is None
         assert "the container's memory.max of 2048 MB leaves" in finding.problem
+
+
+def test_flags_stand_clear_of_the_other_marks():
+    from loongkit.activation import _index, marks
+    from loongkit.guards import report
+
+    assert len(_index.ROWS) < report.FIRST_FLAG
+    assert report.FIRST_FLAG + len(KEYS) <= marks.SIZE - 4
 
 
 def kernel_keys(folder, bound=True, **files):

@@ -13,7 +13,7 @@ from loongkit.guards import cgroups, memory_checks
 from loongkit.guards.memory_checks import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from loongkit.activation.files import Tree
@@ -41,13 +41,18 @@ class FirstBatches:
     """Stands before an iterator's ``_next_data`` for its first batches, and then is gone.
 
     In the instance's own dictionary: other iterators, and this one later on, pay nothing.
+    ``slots_work`` tells whether batches travel through memory of Loongkit's own (LOONGKIT_PYTORCH),
+    and so need neither /dev/shm nor a file each.
     """
 
-    def __init__(self, desk: Desk, iterator: Any, loading: Loading) -> None:
+    def __init__(
+        self, desk: Desk, iterator: Any, loading: Loading, slots_work: Callable[[], bool]
+    ) -> None:
         self._desk = desk
         self._iterator = weakref.ref(iterator)
         self._original = type(iterator)._next_data
         self._loading = loading
+        self._slots_work = slots_work
         self._seen = 0
         #: Whether the workers could fill the memory at all: else their growth is not measured.
         self._at_risk = False
@@ -73,6 +78,8 @@ class FirstBatches:
         loading, desk = self._loading, self._desk
         if loading.forks and loading.epoch >= GROWTH_TO:
             self._at_risk = could_fill_memory(desk.tree, loading.workers * desk.ranks)
+        if self._slots_work():
+            return
         found = weigh(batch, loading.pinned)
         shared = (loading.free, loading.total, found, loading.workers, loading.prefetch, desk.ranks)
         desk.handle(memory_checks.shared_memory(*shared))

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loongkit.guards.budget import Bound
 from loongkit.guards.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loongkit.guards.budget import Bound, Budget
+    from loongkit.guards.budget import Budget
 
 #: What tells the size of a pool, as the user would ask for it.
 CV2 = "cv2.getNumThreads()"
@@ -83,22 +84,20 @@ def data_workers(workers: int, budget: Budget, iterable: bool) -> Finding | None
     ``iterable``: the data set is an IterableDataset, whose samples and order depend on the number
     of workers: it is left alone. One of 104 workers on 23 CPUs: embeddings-benchmark/mteb#1331.
     """
-    exceeded = _exceeded(workers, budget, worker_limit)
-    if budget.data_cpus is not None and workers > budget.data_cpus:
-        limit = budget.data_cpus
-        reason = f"{limit} CPUs that NUMA_AFFINITY keeps for data workers"
-        fix: int | None = limit
-    elif exceeded is not None:
-        bound, limit, fix = exceeded
-        reason = bound.reason
-    else:
+    limits = _limits(budget, worker_limit)
+    if budget.data_cpus is not None:
+        kept = Bound(budget.data_cpus, "CPUs that NUMA_AFFINITY keeps for data workers")
+        limits[0] = (kept, kept.cpus)
+    exceeded = _tightest(workers, limits)
+    if exceeded is None:
         return None
+    bound, limit, fix = exceeded
     return Finding(
         "CG-03",
         "num_workers",
         workers,
         limit,
-        f"a DataLoader has num_workers={workers}, more than the {limit} that fit ({reason})",
+        f"a DataLoader has num_workers={workers}, more than the {limit} that fit ({bound.reason})",
         f"set num_workers={limit}",
         None if iterable else fix,
     )
@@ -189,14 +188,23 @@ def pinned_main_thread(
 def _exceeded(
     number: int, budget: Budget, limit_of: Callable[[int], int]
 ) -> tuple[Bound, int, int | None] | None:
+    return _tightest(number, _limits(budget, limit_of))
+
+
+def _limits(budget: Budget, limit_of: Callable[[int], int]) -> list[tuple[Bound, int]]:
+    """Return the bounds with the limits that follow from them: that of the mask, then a quota."""
+    bounds = filter(None, (budget.mask, budget.time))
+    return [(bound, limit_of(bound.cpus)) for bound in bounds]
+
+
+def _tightest(number: int, limits: list[tuple[Bound, int]]) -> tuple[Bound, int, int | None] | None:
     """Return the bound that a number exceeds, its limit, and the limit to mend it by.
 
-    The tighter bound speaks; only the one of the mask mends.
+    The tightest speaks; only the first, that of the mask, mends.
     """
-    fix = limit_of(budget.mask.cpus) if number > limit_of(budget.mask.cpus) else None
-    tighter = min(filter(None, (budget.mask, budget.time)), key=lambda bound: bound.cpus)
-    limit = limit_of(tighter.cpus)
-    return (tighter, limit, fix) if number > limit else None
+    fix = limits[0][1] if number > limits[0][1] else None
+    bound, limit = min(limits, key=lambda pair: pair[1])
+    return (bound, limit, fix) if number > limit else None
 
 
 def _all(share: int) -> int:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 class LoaderGuards:
     """Checks each DataLoader when it is made, and again when an iterator is made of it.
 
-    ``module`` is torch.utils.data.dataloader; ``slots_work`` tells whether batches travel through
-    memory of Loongkit's own (LOONGKIT_PYTORCH), and so need neither /dev/shm nor a file each.
+    ``module`` is torch.utils.data.dataloader; ``slots_work`` is for ``FirstBatches``.
     """
 
     def __init__(
@@ -99,11 +98,11 @@ class LoaderGuards:
 
     def _watch(self, iterator: Any, loader: Any, loading: batches.Loading) -> None:
         """Look at the first batches of the loader's first iterator."""
-        if loader in self._watched or self._slots_work():
+        if loader in self._watched:
             return
         if isinstance(iterator, self._module._MultiProcessingDataLoaderIter):
             self._watched.add(loader)
-            batches.FirstBatches(self._desk, iterator, loading)
+            batches.FirstBatches(self._desk, iterator, loading, self._slots_work)
 
 
 def _length(loader: Any) -> int:
