@@ -19,6 +19,8 @@ __all__ = ["disk"]
 
 SCRIPT = Path(children.__file__).parent / "scripts" / "page_reader.py"
 LIMIT = 32
+#: A page fault reads up to 8 MB ahead: small limits can't be held to then.
+MAPPED_LIMIT = 128
 TITLE = "Loongkit Feature Summary"
 
 
@@ -26,6 +28,7 @@ class Run:
     """One run of the script: what it printed, and the highest share of the limit its files had."""
 
     def __init__(self, folder: Path, *arguments: str, **settings: str) -> None:
+        self.limit = MAPPED_LIMIT if arguments[0] in ("memmap", "lmdb") else LIMIT
         self.files = [path for path in folder.iterdir() if path.is_file()]
         self.log = folder.parent / "log"
         path = str(children.SOURCE)
@@ -35,6 +38,7 @@ class Run:
             OMP_NUM_THREADS="1",
             LOONGKIT_LOGDIR=str(self.log),
             LOONGKIT_LOGLEVEL="info",
+            LOONGKIT_PAGE_CACHE_LIMIT_SIZE=str(self.limit),
             **settings,
         )
         forget(self.files)
@@ -59,7 +63,7 @@ class Run:
 
     def _watch(self) -> None:
         while not self._done.wait(0.01):
-            self.peak = max(self.peak, resident(*self.files) / (LIMIT * MB))
+            self.peak = max(self.peak, resident(*self.files) / (self.limit * MB))
 
     @property
     def text(self) -> str:
@@ -71,13 +75,7 @@ class Run:
 
 
 def limited(folder: Path, *arguments: str, **settings: str) -> Run:
-    return Run(
-        folder,
-        *arguments,
-        LOONGKIT_PAGE_CACHE_LIMIT="1",
-        LOONGKIT_PAGE_CACHE_LIMIT_SIZE=str(LIMIT),
-        **settings,
-    )
+    return Run(folder, *arguments, LOONGKIT_PAGE_CACHE_LIMIT="1", **settings)
 
 
 def plain_files(folder: Path) -> None:
@@ -118,18 +116,17 @@ def hdf5_episodes(folder: Path) -> None:
 
 
 def mapped_file(folder: Path) -> None:
-    write(folder / "all.bin", 3 * LIMIT * MB)
+    write(folder / "all.bin", 3 * MAPPED_LIMIT * MB)
 
 
 def lmdb_file(folder: Path) -> None:
     lmdb = pytest.importorskip("lmdb")
     path = folder / "all.mdb"
-    with lmdb.open(str(path), subdir=False, map_size=8 * LIMIT * MB, lock=False) as environment:
+    with lmdb.open(str(path), subdir=False, map_size=8 * MAPPED_LIMIT * MB, lock=False) as environment:
         with environment.begin(write=True) as transaction:
-            for number in range(40):
-                transaction.put(str(number).encode(), os.urandom(3 * LIMIT * MB // 40))
+            for number in range(120):
+                transaction.put(str(number).encode(), os.urandom(MAPPED_LIMIT * MB // 40))
         environment.sync(True)
-    os.truncate(path, path.stat().st_size)
     forget([path])
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HIGH, LOW = 0.9, 0.8
 #: Where releasing gives nothing back (others have the pages mapped, or all are dirty), the next
 #: attempt waits this many seconds.
-PAUSE = 0.25
+PAUSE = 0.1
 #: So many files are taken out of the ledger at once.
 _BATCH = 128
 

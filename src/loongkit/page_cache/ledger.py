@@ -180,6 +180,10 @@ class Ledger:
         self._write(file, length)
         return dropped
 
+    def holds(self, key: int) -> bool:
+        """Tell whether a file is recorded."""
+        return self._position(key) is not None
+
     def grow(self, key: int, growth: int, most: int) -> int:
         """Add to the bytes that a file is thought to have; return what does not fit into it."""
         position = self._position(key)

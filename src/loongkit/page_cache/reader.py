@@ -43,11 +43,12 @@ _CODE = (b".py", b".pyc", b".so")
 class _Large:
     """A large file that is read here, or was a moment ago."""
 
-    __slots__ = ("absences", "path", "size")
+    __slots__ = ("absences", "path", "size", "written")
 
-    def __init__(self, path: bytes, size: int) -> None:
+    def __init__(self, path: bytes, size: int, written: bool) -> None:
         self.path = path
         self.size = size
+        self.written = written
         self.absences = 0  # looks at the open files, one after another, that did not find it
 
 
@@ -112,6 +113,8 @@ class Reader:
             for key, large in reversed(self._growing.items()):
                 if growth <= 0:
                     break
+                if not self.ledger.holds(key):  # it was released as a whole since
+                    crowded += self.ledger.add(Cached(key, large.path, 0, written=large.written))
                 growth = self.ledger.grow(key, growth, large.size)
             for key, size in measured.items():
                 if size >= 0:
@@ -145,7 +148,7 @@ class Reader:
 
     def _begin(self, key: int, path: bytes, size: int, written: bool) -> Cached:
         """Begin to follow a large file, of which a part may be in the cache already."""
-        self._growing[key] = _Large(path, size)
+        self._growing[key] = _Large(path, size, written)
         return Cached(key, path, max(self._releaser.measured(path), 0), written=written)
 
     def _counts(self, path: bytes, found: syscalls.Status) -> bool:

@@ -144,7 +144,7 @@ class Releaser:
         pages.unmap_pages(file.path, found)
         syscalls.drop(descriptor)
         after = self._measure.resident(descriptor, found, 0, found.size)
-        return Outcome(max(before - after, 0), max(after, 0), mapped=after > before // 2)
+        return Outcome(max(before - after, 0), max(after, 0), mapped=after > before // 4 * 3)
 
     def _release_unmeasured(self, descriptor: int, found: syscalls.Status, file: Cached) -> Outcome:
         pages.unmap_pages(file.path, found)

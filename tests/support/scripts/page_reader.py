@@ -29,8 +29,10 @@ class Files(Dataset):
         self.handle = None
 
     def __len__(self):
-        if self.way in ("hdf5", "memmap", "lmdb"):
-            return self.paths[0].stat().st_size // MB - (self.way != "memmap")
+        if self.way == "lmdb":
+            return 120
+        if self.way in ("hdf5", "memmap"):
+            return self.paths[0].stat().st_size // MB
         return len(self.paths)
 
     def __getitem__(self, index):
@@ -65,7 +67,7 @@ class Files(Dataset):
                     str(self.paths[0]), readonly=True, lock=False, subdir=False
                 )
             with self.handle.begin(buffers=True) as transaction:
-                return bytes(transaction.get(str(index % 40).encode()))
+                return bytes(transaction.get(str(index).encode()))
         import h5py
 
         if self.handle is None:
