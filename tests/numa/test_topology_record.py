@@ -128,6 +128,12 @@ def test_what_cannot_be_printed_becomes_a_question_mark() -> None:
     assert files.parse(written).files == {"a": "x??[31m??\n"}
 
 
+def test_names_that_break_lines_are_left_out() -> None:
+    written = files.render(Record({"sys/a\nb": "x\n", "sys/c": "y\n"}, {"sys/l": "z\nproc/x = 1"}))
+    again = files.parse(written)
+    assert (again.files, again.links) == ({"sys/c": "y\n"}, {})
+
+
 def test_a_record_answers_as_a_folder_does(tmp_path: Path) -> None:
     (tmp_path / "sys/a").mkdir(parents=True)
     (tmp_path / "sys/a/b").write_text("12345\n")

@@ -190,11 +190,14 @@ def parse(text: str, name: str = "record") -> Record:
 
 
 def render(record: Record, comments: tuple[str, ...] = ()) -> str:
-    """Return the text of a record; the opposite of ``parse``."""
-    lines = [HEADING, *(f"# {comment}" for comment in comments)]
-    lines += [f"{path}{_FILE}{_escaped(text)}" for path, text in sorted(record.files.items())]
+    """Return the text of a record; the opposite of ``parse``.
+
+    Paths and links that can't be printed are left out: the kernel makes none.
+    """
+    lines = [f"{path}{_FILE}{_escaped(text)}" for path, text in sorted(record.files.items())]
     lines += [f"{path}{_LINK}{target}" for path, target in sorted(record.links.items())]
-    return "\n".join(lines) + "\n"
+    heading = [HEADING, *(f"# {comment}" for comment in comments)]
+    return "\n".join(heading + [line for line in lines if line.isprintable()]) + "\n"
 
 
 def _escaped(text: str) -> str:

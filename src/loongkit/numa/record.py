@@ -9,7 +9,7 @@ from __future__ import annotations
 from loongkit import __version__
 from loongkit.activation import files, hardware
 from loongkit.activation.files import Record, Tree
-from loongkit.numa import cpulists, details, topology
+from loongkit.numa import cpulists, details, nccl, topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,8 +73,12 @@ def capture(root: str | Tree = "/") -> str:
     kept = {
         path: _only_fields(path, text)
         for path, text in noting.files.items()
-        if not path.startswith(_LEFT_OUT) and path.isprintable() and " " not in path
+        if path.startswith(("proc/", "sys/")) and not path.startswith(_LEFT_OUT)
     }
+    if any(not path.startswith(("proc/", "sys/")) for path in noting.files):
+        # NCCL's file: wherever it was, and whatever else of the cluster it holds.
+        cards = {card.pci: card.numa_node for card in machine.accelerators if card.numa_node >= 0}
+        kept[nccl.DEFAULT] = nccl.render(cards)
     if noting.live:
         kept["proc/sys/kernel/arch"] = found.cpu.architecture  # kernels before 6.1 lack the file
     kept.update(_container(machine, found.quota))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from loongkit.activation import files, hardware, pci
-from loongkit.numa import container, cpulists
+from loongkit.numa import container, cpulists, nccl
 from loongkit.numa.caches import Caches
 from loongkit.numa.records import Machine, Node
 
@@ -167,4 +167,5 @@ def _node_of(tree: Tree, address: str, nodes: Mapping[int, Node]) -> int:
         for node in with_cpus:
             if near and near <= node.cpus:
                 return node.id
-    return -1
+    id = nccl.read(tree).get(address.lower(), -1)
+    return id if id in nodes else -1
