@@ -6,9 +6,7 @@ from loongkit.activation.feature import Feature, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
 
     from loongkit.activation.patching import Patcher
 
@@ -97,16 +95,6 @@ def confirm(module: ModuleType, patcher: Patcher) -> None:
 @FEATURE.when_imported("torch.utils.data._utils.worker", support=True)
 def place_workers(module: ModuleType, patcher: Patcher) -> None:
     """Move each data worker to its CPUs, before any code of the user's runs in it."""
-    from loongkit.activation import logs
     from loongkit.numa import placement
 
-    placed = placement.of(patcher)
-
-    def worker_loop(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        try:
-            placed.worker()
-        except Exception as error:
-            logs.info(f"numa_affinity: a data worker is left where it is: {error!r}")
-        return original(*args, **kwargs)
-
-    patcher.wrap(module, "_worker_loop", worker_loop)
+    patcher.wrap(module, "_worker_loop", placement.of(patcher).at_worker_loop)

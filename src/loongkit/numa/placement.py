@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from loongkit.activation import logs, process, versions
+from loongkit.activation import logs, process, session, versions
 from loongkit.activation.patching import Skip
 from loongkit.numa import devices, handover, nccl_topology, topology
 from loongkit.numa import plan as planning
@@ -20,7 +20,7 @@ from loongkit.numa.system import System
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from loongkit.activation.patching import Patcher
@@ -58,6 +58,7 @@ class Placement:
         self._plan: Plan | None = None
         self._is_worker = False
         self._confirmed = False
+        self._took_over = False
 
     def belongs_to(self, patcher: Patcher) -> bool:
         """Tell whether it was made for this patcher, not for one of an earlier activation."""
@@ -69,6 +70,9 @@ class Placement:
         Raises:
             Skip: this process is not to be bound, with the reason.
         """
+        return not self._in_reserve() and self._place_rank()
+
+    def _place_rank(self) -> bool:
         version = _torch_on_path()
         if version is None or process.is_launcher():
             return False
@@ -87,7 +91,7 @@ class Placement:
         """
         self._check(versions.module_version("torch"))
         # Runs at once where the device is in use already.
-        device_module._lazy_call(lambda: self._contained(self._at_first_use))
+        device_module._lazy_call(self._when_used)
 
     def at_step(self, optimizer: Any, *_: Any) -> None:
         """Confirm or correct the placement by the device that the first optimiser step is on.
@@ -95,7 +99,7 @@ class Placement:
         Not at the first use: every rank's current device is 0 until it has chosen another one,
         and choosing is a use. To be registered as a hook that runs after each step.
         """
-        if self._confirmed:
+        if self._confirmed or self._in_reserve():
             return
         self._confirmed = True
         self._contained(lambda: self._confirm(_device_index(optimizer)))
@@ -107,9 +111,32 @@ class Placement:
         if left is None or left.pid == os.getpid():
             return
         mask = self._system.mask()
-        pinned = mask < left.train and any(os.environ.get(name) for name in _PINNING)
+        pinned = mask < left.train and is_pinned_by_openmp()
         if mask == left.train or pinned:  # else the user has chosen another mask in the meantime
             self._system.set_mask(0, left.data)
+
+    def at_worker_loop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a data worker's loop, after moving it. To be wrapped around that loop."""
+        try:
+            self.worker()
+        except Exception as error:
+            logs.info(f"{self._name}: a data worker is left where it is: {error!r}")
+        return original(*args, **kwargs)
+
+    def take_over(self) -> None:
+        """Place the process after all, where something else should have and could not.
+
+        Raises:
+            StrictError: LOONGKIT_STRICT=1 and the process can't be placed.
+        """
+        if not self._took_over:
+            self._took_over = True
+            self._contained(self._at_first_use if "torch" in sys.modules else self._place_rank)
+
+    def supersede(self, reason: str) -> None:
+        """Put everything back, since something else places the process as it was asked to."""
+        self._patcher.record.strict = False  # that is what the user wants
+        self._patcher.step_aside(reason)
 
     def put_back(self) -> None:
         """Undo the binding in the process that did it."""
@@ -119,15 +146,15 @@ class Placement:
 
     def _check(self, version: str | None) -> None:
         release = versions.release(version or "")
-        options = self._patcher.options
+        options = self._options
         by_name = bool(options["cpus"]) or bool(options["allow_index"])
         if not by_name and release is not None and release < devices.IDENTITY_SINCE:
             self._patcher.skip(_TOO_OLD.format(version))
 
     def _guess(self, version: str | None) -> None:
-        options = self._patcher.options
+        options = self._options
         root = str(options["sysfs"]) or "/"
-        base = handover.base_mask(self._system.mask(), os.environ)
+        base = self._base_mask()
         try:
             machine = topology.read(root)
         except ValueError as error:
@@ -152,7 +179,7 @@ class Placement:
             allow_index=bool(options["allow_index"]),
         )
 
-    def _contained(self, step: Callable[[], None]) -> None:
+    def _contained(self, step: Callable[[], object]) -> None:
         """Do something in the middle of the job.
 
         Raises:
@@ -170,13 +197,17 @@ class Placement:
             return
         (self._patcher.give_up if failed else self._patcher.step_aside)(reason)
 
+    def _when_used(self) -> None:
+        if not self._in_reserve():
+            self._contained(self._at_first_use)
+
     def _at_first_use(self) -> None:
         if self._plan is not None:
             return
         if self._guessed is None:
             self._guess(versions.module_version("torch"))
         if self._carry_out(must=False):
-            _limit_threads(len(self._system.mask()))
+            _limit_threads(len(self._system.mask()), self._name)
 
     def _confirm(self, index: int | None) -> None:
         """Ask the devices who they are, and place the process anew where it was placed wrongly."""
@@ -209,36 +240,81 @@ class Placement:
             local_rank=self._rank,
             ranks=self._ranks,
             devices=identity.devices,
-            options=self._patcher.options,
-            given=self._patcher.given,
+            options=self._options,
+            given=self._given,
         )
         plan = planning.plan(machine, request)
         if not must and plan.reasons and plan.reasons[-1][0] == "no-device-identity":
             return False
         self._report((*identity.warnings, *plan.warnings))
         for code, text in (*identity.reasons, *plan.reasons):
-            logs.info(f"numa_affinity: {code}: {text}")
+            logs.info(f"{self._name}: {code}: {text}")
         if not plan.active:
             code, text = plan.reasons[-1]
             # The same cause in the words of those who know more about it.
             text = dict(identity.reasons).get(code, text)
             self._patcher.skip(f"{code}: {text}")
-        for refused in binding.bind(plan.train, plan.memory):
-            logs.info(f"numa_affinity: {refused}")
+        self._apply(machine, plan, binding)
         self._plan = plan
-        handover.Handover(self._pid, binding.base, plan.train, plan.data).write(os.environ)
         self._patcher.mark()
         return True
+
+    def _apply(self, machine: Machine, plan: Plan, binding: Binding) -> None:
+        for refused in binding.bind(plan.train, plan.memory):
+            logs.info(f"{self._name}: {refused}")
+        handover.Handover(self._pid, binding.base, plan.train, plan.data).write(os.environ)
+
+    def _base_mask(self) -> frozenset[int]:
+        return handover.base_mask(self._system.mask(), os.environ)
+
+    def _in_reserve(self) -> bool:
+        """Tell whether sub-cgroups are going to place the process, unless they can't be had."""
+        record = session.SESSION.records.get("subcgroups")
+        holds = record is not None and record.decision.on and not record.out
+        return holds and not self._took_over
+
+    @property
+    def _name(self) -> str:
+        return self._patcher.record.name
+
+    @property
+    def _options(self) -> Mapping[str, bool | int | str]:
+        return self._patcher.options
+
+    @property
+    def _given(self) -> frozenset[str]:
+        return self._patcher.given
 
     def _report(self, warnings: tuple[str, ...]) -> None:
         for text in warnings:
             if self._rank <= 0:
-                logs.warning(f"numa_affinity: {text}")
+                logs.warning(f"{self._name}: {text}")
             else:
-                logs.info(f"numa_affinity: {text}")
+                logs.info(f"{self._name}: {text}")
 
 
 _placement: Placement | None = None
+
+
+def take_over() -> None:
+    """Have NUMA_AFFINITY place the process after all, if it is on.
+
+    Raises:
+        StrictError: LOONGKIT_STRICT=1 and the process can't be placed.
+    """
+    if _placement is not None:
+        _placement.take_over()
+
+
+def supersede(reason: str) -> None:
+    """Have NUMA_AFFINITY, if it is on, step aside."""
+    if _placement is not None:
+        _placement.supersede(reason)
+
+
+def is_pinned_by_openmp() -> bool:
+    """Tell whether OpenMP may have pinned the thread that starts data workers."""
+    return any(os.environ.get(name) for name in _PINNING)
 
 
 def _torch_on_path() -> str | None:
@@ -260,7 +336,7 @@ def _device_index(optimizer: Any) -> int | None:
     return None
 
 
-def _limit_threads(cores: int) -> None:
+def _limit_threads(cores: int, feature: str) -> None:
     """Let a pool that was sized before the process was bound not exceed what it may use now."""
     torch = sys.modules.get("torch")
     if torch is None or os.environ.get("OMP_NUM_THREADS"):
@@ -268,4 +344,4 @@ def _limit_threads(cores: int) -> None:
     threads = torch.get_num_threads()
     if threads > cores:
         torch.set_num_threads(cores)
-        logs.info(f"numa_affinity: torch's threads lowered from {threads} to {cores}")
+        logs.info(f"{feature}: torch's threads lowered from {threads} to {cores}")

@@ -1,0 +1,1 @@
+"""Sub-cgroups for the training processes and the data workers of a job."""

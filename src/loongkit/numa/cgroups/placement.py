@@ -1,0 +1,210 @@
+"""Places this process and its data workers by control groups, where NUMA_AFFINITY sets masks.
+
+When and where to is decided alike, by the same options. What is different is that the kernel
+holds the processes there, and that other tools find the two kinds of them apart. Where that
+can't be had, or holds no CPU sets, NUMA_AFFINITY takes over if it is on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+
+from loongkit.activation import logs, process, session
+from loongkit.activation import plan as decisions
+from loongkit.numa import cpulists, placement
+from loongkit.numa.cgroups import job_groups, layouts
+from loongkit.numa.cgroups import own as own_groups
+from loongkit.numa.cgroups.job_groups import JobGroups
+from loongkit.numa.cgroups.layouts import Wanted
+from loongkit.numa.cgroups.operations import Operations
+from loongkit.numa.placement import Placement
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from loongkit.activation.patching import Patcher
+    from loongkit.numa.binding import Binding
+    from loongkit.numa.records import Machine, Plan
+    from loongkit.numa.system import System
+
+_CARRY = {
+    layouts.DOMAIN: "domain groups with CPU sets",
+    layouts.THREADED: "threaded groups with CPU sets",
+    layouts.MEMBERS: "groups without CPU sets, which this host can't hand on",
+}
+#: Reasons of a plan which say that its CPUs are those of one rank alone.
+_OF_ONE_RANK = {"llc-split", "cpus"}
+
+
+def of(patcher: Patcher) -> GroupPlacement:
+    """Return the placement of this process, which all hooks of the feature share."""
+    global _placement
+    if _placement is None or not _placement.belongs_to(patcher):
+        _placement = GroupPlacement(patcher)
+        patcher.on_undo(_placement.put_back)
+    return _placement
+
+
+class GroupPlacement(Placement):
+    """What was decided for one process, and the groups that it was put into."""
+
+    def __init__(
+        self,
+        patcher: Patcher,
+        system: System | None = None,
+        operations: Operations | None = None,
+    ) -> None:
+        super().__init__(patcher, system)
+        self._operations = operations or Operations()
+        self._groups: JobGroups | None = None
+        self._affinity = decisions.Decision(_affinity(), True, "", "")
+        decisions.add_options(self._affinity, session.SESSION.settings)
+
+    def at_start(self) -> bool:
+        """Place a rank before it imports any framework; False: only later can tell.
+
+        Raises:
+            Skip: this process is not to be placed, with the reason.
+        """
+        try:
+            return super().at_start()
+        except Exception:
+            placement.take_over()
+            raise
+
+    def worker(self) -> None:
+        """Move the data worker that is starting in this process to the group of its kind."""
+        self._is_worker = True
+        group = job_groups.move_worker(self._operations, os.getpid())
+        if not group or not self._operations.tree.exists(f"{group}/cpuset.cpus"):
+            return
+        cpus = own_groups.effective(self._operations, group, "cpus")
+        if self._system.mask() < cpus and placement.is_pinned_by_openmp():
+            self._system.set_mask(0, cpus)  # newer kernels keep a mask in spite of the move
+
+    def put_back(self) -> None:
+        """Leave the groups, in the process that entered them."""
+        if self._groups is not None and os.getpid() == self._pid:
+            groups, self._groups = self._groups, None
+            groups.leave()
+            atexit.unregister(self.put_back)
+
+    @property
+    def _options(self) -> Mapping[str, bool | int | str]:
+        return self._affinity.options
+
+    @property
+    def _given(self) -> frozenset[str]:
+        return self._affinity.given
+
+    def _in_reserve(self) -> bool:
+        return False
+
+    def _contained(self, step: Callable[[], object]) -> None:
+        try:
+            super()._contained(step)
+        finally:
+            if self._patcher.record.out:
+                placement.take_over()
+
+    def _base_mask(self) -> frozenset[int]:
+        """Return the CPUs to plan for: of a process started in a group of ours, those above it."""
+        mask = super()._base_mask()
+        try:
+            own = own_groups.find(self._operations, self._pid)[0]
+            if own.leaf and mask <= own_groups.effective(self._operations, own.leaf, "cpus"):
+                return own_groups.effective(self._operations, own.folder, "cpus")
+        except OSError:
+            pass
+        return mask
+
+    def _apply(self, machine: Machine, plan: Plan, binding: Binding) -> None:
+        self.put_back()
+        groups = JobGroups(
+            self._operations,
+            self._pid,
+            job_name(os.environ, self._rank),
+            leaf_name(machine, plan, self._rank),
+        )
+        others = self._pinned_by_others(binding.base)
+        try:
+            groups.enter(self._wanted(machine, plan.train), self._wanted(machine, plan.data))
+        except OSError as error:
+            self._patcher.skip(f"cgroup-unavailable:{_described(error)}")
+        self._pin_again(others, plan.train)
+        self._groups = groups
+        atexit.register(self.put_back)
+        logs.info(
+            f"subcgroups: {groups.folder} ({_CARRY[groups.tier]}): training on CPUs "
+            f"{cpulists.format(plan.train)}, data workers on {cpulists.format(plan.data)}"
+        )
+        if groups.tier == layouts.MEMBERS:
+            placement.take_over()
+        else:
+            placement.supersede("superseded by subcgroups, whose groups hold the processes")
+
+    def _pinned_by_others(self, base: frozenset[int]) -> dict[int, frozenset[int]]:
+        """Return the masks of the threads that have one of their own."""
+        usual = (base, self._system.mask())
+        masks = {}
+        for thread in self._system.threads():
+            try:
+                masks[thread] = self._system.mask(thread)
+            except OSError:
+                continue  # it has ended
+        return {thread: mask for thread, mask in masks.items() if mask not in usual}
+
+    def _pin_again(self, masks: dict[int, frozenset[int]], cpus: frozenset[int]) -> None:
+        """Give those threads their masks back, which older kernels drop on the way."""
+        for thread, mask in masks.items():
+            try:
+                if mask & cpus and self._system.mask(thread) != mask & cpus:
+                    self._system.set_mask(thread, mask & cpus)
+            except OSError:
+                continue
+
+    def _wanted(self, machine: Machine, cpus: frozenset[int]) -> Wanted:
+        if not self._patcher.options["mems"]:
+            return Wanted(cpus)
+        return Wanted(cpus, frozenset(_nodes(machine, cpus)))
+
+
+def job_name(environ: Mapping[str, str], rank: int) -> str:
+    """Return what all processes of a job on this host call it, as it may stand in a folder's name.
+
+    torchrun's run id, unless it is the one that every job has by default; else the port of its
+    rendezvous; else the launcher's process, or that of a process that nobody has launched.
+    """
+    run = environ.get("TORCHELASTIC_RUN_ID", "")
+    launched = rank >= 0 or process.kind() == process.SPAWNED
+    text = run if run != "none" else ""
+    text = text or environ.get("MASTER_PORT", "") or str(os.getppid() if launched else os.getpid())
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in text)[:64]
+
+
+def leaf_name(machine: Machine, plan: Plan, rank: int) -> str:
+    """Return the name of the groups: the nodes, and the rank where its CPUs are its alone."""
+    name = f"node{cpulists.format(_nodes(machine, plan.train))}"
+    alone = rank >= 0 and any(code in _OF_ONE_RANK for code, _ in plan.reasons)
+    return f"{name}.r{rank}" if alone else name
+
+
+def _nodes(machine: Machine, cpus: frozenset[int]) -> list[int]:
+    return [id for id, node in machine.nodes.items() if node.cpus & cpus]
+
+
+def _affinity() -> decisions.Entry:
+    return next(entry for entry in decisions.entries() if entry.name == "numa_affinity")
+
+
+def _described(error: OSError) -> str:
+    """Return an error's name, which one number shares with another, and what it was about."""
+    names = {**errno.errorcode, errno.EOPNOTSUPP: "EOPNOTSUPP"}
+    about = f": {error.filename}" if error.filename else ""
+    return f"{names.get(error.errno or 0, 'unknown')}: {error.strerror}{about}"
+
+
+_placement: GroupPlacement | None = None
