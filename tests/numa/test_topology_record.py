@@ -181,7 +181,8 @@ def test_reading_a_record_imports_nothing_heavy(tmp_path: Path) -> None:
     path = tmp_path / "machine"
     path.write_text(record.capture(machines.record("epyc-9654")), "utf-8")
     program = (
-        "import os, sys, __future__; before = set(sys.modules); from loongkit.numa import topology; "
+        "import os, sys, __future__; before = set(sys.modules); "
+        "from loongkit.numa import topology; "
         f"topology.read({str(path)!r}); topology.read(); "
         "print([m for m in set(sys.modules) - before if not m.startswith('loongkit')])"
     )
