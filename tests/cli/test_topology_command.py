@@ -98,6 +98,21 @@ def test_settings_and_number_of_ranks(
     assert len(document(*words, LOCAL_WORLD_SIZE="many")["ranks"]) == 8
 
 
+def test_the_machine_that_a_job_here_would_plan_for(
+    recorded: Callable[[str], str], document: Callable[..., dict[str, Any]]
+) -> None:
+    setting = {"LOONGKIT_NUMA_AFFINITY_SYSFS": recorded("epyc-9654")}
+    found = document(**setting)
+    assert len(found["cores"]) == 192
+    here = os.sched_getaffinity(0)
+    assert machines.cpus(found["allowed"]) == here & set(range(384))
+    assert f"recorded in {setting['LOONGKIT_NUMA_AFFINITY_SYSFS']}" in found["problems"][0]
+    assert document("--sysfs", "/", **setting) == {
+        **document(),
+        "numa_affinity": document("--sysfs", "/", **setting)["numa_affinity"],
+    }
+
+
 def test_text(recorded: Callable[[str], str], loongkit: Loongkit) -> None:
     result = loongkit("topology", "--sysfs", recorded("epyc-9654"))
     for text in (

@@ -190,3 +190,30 @@ def test_reading_a_record_imports_nothing_heavy(tmp_path: Path) -> None:
     words = [sys.executable, "-S", "-c", program]
     result = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
     assert (result.stdout.strip(), result.stderr) == ("[]", "")
+
+
+def test_a_node_that_only_nccl_knows_is_kept_and_its_file_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The file may lie in somebody's home, and hold names of a whole cluster."""
+    original = machines.record("p4d")
+    for address in machines.Facts("p4d").cards:
+        original.files[f"sys/bus/pci/devices/{address}/numa_node"] = "-1\n"
+        original.files[f"sys/bus/pci/devices/{address}/local_cpulist"] = "0-95\n"
+    monkeypatch.setattr(Record, "live", True)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: frozenset(range(96)))
+    folder = tmp_path / SECRET
+    folder.mkdir()
+    cards = "".join(
+        f'<cpu numaid="{node}"><pci busid="{address}"/></cpu>'
+        for address, node in machines.Facts("p4d").cards.items()
+    )
+    (folder / "topo.xml").write_text(f'<system host="{SECRET}">{cards}</system>')
+    monkeypatch.setenv("NCCL_TOPO_FILE", str(folder / "topo.xml"))
+    text = record.capture(original)
+    assert SECRET not in text
+    monkeypatch.undo()
+    machine = topology.read(files.parse(text))
+    assert {card.pci: card.numa_node for card in machine.accelerators} == machines.Facts(
+        "p4d"
+    ).cards

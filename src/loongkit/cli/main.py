@@ -119,7 +119,6 @@ def _add_topology(tasks: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     topology.add_argument(
         "--sysfs",
-        default="/",
         metavar="ROOT",
         help="another machine: a folder that holds its sys and proc folders, or its record",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,12 +10,13 @@ from loongkit.activation import files, plan, settings, versions
 from loongkit.activation.files import Tree
 from loongkit.activation.hardware import Accelerator
 from loongkit.cli import installed
-from loongkit.numa import details, devices, topology
+from loongkit.numa import details, devices, nccl_topology, topology
 from loongkit.numa import plan as planning
 from loongkit.numa.details import Details
 from loongkit.numa.records import Machine, Node, Plan, Request
 
 FEATURE = "numa_affinity"
+SYSFS = "LOONGKIT_NUMA_AFFINITY_SYSFS"
 
 #: More processes than anybody starts on one host; planning each looks at all of them.
 MOST_RANKS = 1024
@@ -68,21 +70,33 @@ class View:
         return tuple(rank for rank in self.ranks if rank.plan.active)
 
 
-def gather(environ: Mapping[str, str], root: str | Tree, ranks: int | None) -> View:
+def gather(environ: Mapping[str, str], root: str | Tree | None, ranks: int | None) -> View:
     """Return the machine whose files lie below a root, and the plan of a job there.
 
-    ``ranks`` is the number of processes on this host; None: what the launcher has said, else one
-    for each accelerator.
+    ``root`` is None for the machine that a job here would plan for: this one, or a recorded one
+    that LOONGKIT_NUMA_AFFINITY_SYSFS names. ``ranks`` is the number of processes on this host;
+    None: what the launcher has said, else one for each accelerator.
 
     Raises:
         NotAMachine: there is no machine to be read from ``root``.
 
     """
-    tree = files.open_tree(root)
-    machine = topology.read(tree)
     found = settings.read(environ)
     decision = plan.decide(found, plan.entries())[FEATURE]
     plan.add_options(decision, found)  # also where it is off: the plan is what it would do
+    problems = [text for _, text in found.problems]
+    recorded = str(decision.options["sysfs"])
+    tree = files.open_tree(root or recorded or "/")
+    machine = topology.read(tree)
+    if tree.live:
+        nccl_topology.fill_in(machine, environ)
+    elif root is None:
+        here = frozenset(os.sched_getaffinity(0))
+        machine.allowed = machine.cpuset = here & frozenset().union(*machine.llcs)
+        problems.append(
+            f"{SYSFS}: shown is the machine recorded in {recorded}, of whose CPUs a job here uses "
+            "those that this machine has"
+        )
     count = ranks or _ranks(environ, machine)
     return View(
         machine=machine,
@@ -90,7 +104,7 @@ def gather(environ: Mapping[str, str], root: str | Tree, ranks: int | None) -> V
         ranks=tuple(_rank(environ, machine, decision, number, count) for number in range(count)),
         options=dict(decision.shown),
         on=decision.on,
-        problems=tuple(text for _, text in found.problems),
+        problems=tuple(problems),
     )
 
 

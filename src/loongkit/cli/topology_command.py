@@ -14,8 +14,12 @@ from loongkit.cli.topology_png import render as as_png
 from loongkit.numa import record
 
 
-def run(root: str, *, ranks: int | None, as_json: bool, files: Mapping[str, str | None]) -> int:
+def run(
+    root: str | None, *, ranks: int | None, as_json: bool, files: Mapping[str, str | None]
+) -> int:
     """Show the machine below ``root`` and return the exit status: 1 where something failed.
+
+    None: that of a job here; a record is then one of this machine.
 
     ``files`` holds the paths asked for under "record", "svg" and "png". Where there is one, the
     paths are printed instead of the machine, unless it was asked for as JSON.
@@ -37,9 +41,9 @@ def run(root: str, *, ranks: int | None, as_json: bool, files: Mapping[str, str 
     return 0
 
 
-def _content(kind: str, view: View, root: str) -> bytes:
+def _content(kind: str, view: View, root: str | None) -> bytes:
     if kind == "record":
-        return record.capture(root).encode()
+        return record.capture(root or "/").encode()
     picture = topology_picture.draw(view)
     if kind == "png":
         return as_png(picture)

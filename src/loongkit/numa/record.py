@@ -6,10 +6,12 @@ the record gives the same machine as reading the files themselves did.
 
 from __future__ import annotations
 
+import os
+
 from loongkit import __version__
-from loongkit.activation import files, hardware
+from loongkit.activation import files, hardware, pci
 from loongkit.activation.files import Record, Tree
-from loongkit.numa import cpulists, details, nccl, topology
+from loongkit.numa import cpulists, details, nccl_topology, topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,13 +75,13 @@ def capture(root: str | Tree = "/") -> str:
     kept = {
         path: _only_fields(path, text)
         for path, text in noting.files.items()
-        if path.startswith(("proc/", "sys/")) and not path.startswith(_LEFT_OUT)
+        if not path.startswith(_LEFT_OUT)
     }
-    if any(not path.startswith(("proc/", "sys/")) for path in noting.files):
-        # NCCL's file: wherever it was, and whatever else of the cluster it holds.
-        cards = {card.pci: card.numa_node for card in machine.accelerators if card.numa_node >= 0}
-        kept[nccl.DEFAULT] = nccl.render(cards)
     if noting.live:
+        nccl_topology.fill_in(machine, os.environ)
+        for card in machine.accelerators:
+            if card.numa_node >= 0:  # wherever it is known from
+                kept[f"{pci.DEVICES}/{card.pci}/numa_node"] = str(card.numa_node)
         kept["proc/sys/kernel/arch"] = found.cpu.architecture  # kernels before 6.1 lack the file
     kept.update(_container(machine, found.quota))
     _replace_uuids(kept, machine)

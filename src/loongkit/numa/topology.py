@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from loongkit.activation import files, hardware, pci
-from loongkit.numa import container, cpulists, nccl
+from loongkit.numa import container, cpulists
 from loongkit.numa.caches import Caches
 from loongkit.numa.records import Machine, Node
 
@@ -63,14 +63,17 @@ def _online(tree: Tree) -> frozenset[int]:
         online = frozenset(
             int(digits) for digits in folders if digits.isascii() and digits.isdigit()
         )
-    if not online and tree.live:
-        online = frozenset(os.sched_getaffinity(0))  # a sandbox that shows no /sys
+    if not online and tree.live:  # a sandbox that shows no /sys
+        return _allowed(tree, frozenset(range(os.cpu_count() or 1)))
     return online
 
 
 def _allowed(tree: Tree, online: frozenset[int]) -> frozenset[int]:
     if tree.live:
-        return frozenset(os.sched_getaffinity(0))
+        try:
+            return frozenset(os.sched_getaffinity(0))
+        except OSError:  # a sandbox
+            return online
     for line in tree.read("proc/self/status").splitlines():
         if line.startswith("Cpus_allowed_list:"):
             try:
@@ -167,5 +170,4 @@ def _node_of(tree: Tree, address: str, nodes: Mapping[int, Node]) -> int:
         for node in with_cpus:
             if near and near <= node.cpus:
                 return node.id
-    id = nccl.read(tree).get(address.lower(), -1)
-    return id if id in nodes else -1
+    return -1
