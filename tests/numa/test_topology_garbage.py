@@ -117,6 +117,13 @@ def test_instruction_caches_do_not_count() -> None:
     assert read("hygon-32", texts).llcs[0] == machines.cpus("0,32")
 
 
+def test_a_first_level_alone_is_no_last_one() -> None:
+    caches = tuple(f"{CPU}/cpu{cpu}/cache/index{n}" for cpu in range(64) for n in (2, 3))
+    machine = read("hygon-32", {}, without=caches)
+    assert machine.llcs == (machines.cpus("0-63"),)
+    assert not machine.llcs_known
+
+
 @pytest.mark.parametrize("text", ["4-7\n", "\n", "nonsense"])
 def test_a_cache_whose_cpus_make_no_sense(text: str) -> None:
     """CPUs whose last level can't be read share one set in their node; the others keep theirs."""

@@ -62,20 +62,22 @@ class Caches:
             sharing = self._sharing(f"{folder}/index{self._last}")
             if cpu in sharing:
                 return sharing
-        number, level = self._scan(folder)
+        number = self._scan(folder)
         if number < 0:
             return frozenset()
         sharing = self._sharing(f"{folder}/index{number}")
         if cpu not in sharing:
             self._notes.append(f"{folder}/index{number}: found no set of CPUs with CPU {cpu} in it")
             return frozenset()
-        if level > 1:
-            self._last = number  # level 1 has two folders, whose order differs between machines
+        self._last = number
         return sharing
 
-    def _scan(self, folder: str) -> tuple[int, int]:
-        """Return number and level of the last-level cache among the caches of a CPU, or -1."""
-        best, highest = -1, 0
+    def _scan(self, folder: str) -> int:
+        """Return the number of the last-level cache among the caches of a CPU, or -1.
+
+        A first level is none: what shows no other (some guests) hides the rest.
+        """
+        best, highest = -1, 1
         for name in self._tree.names(folder):
             digits = name.removeprefix("index")
             if name == digits or not (digits.isascii() and digits.isdigit()):
@@ -85,12 +87,12 @@ class Caches:
                 continue
             if self._tree.read(f"{folder}/{name}/type").strip() in ("Unified", "Data"):
                 best, highest = int(digits), int(level[:4])
-        return best, highest
+        return best
 
     def size(self, cpu: int) -> int:
         """Return the bytes of the last-level cache of a CPU, 0 where unknown; for pictures."""
         folder = f"{_CPUS}/cpu{cpu}/cache"
-        number, _ = self._scan(folder)
+        number = self._scan(folder)
         text = self._tree.read(f"{folder}/index{number}/size").strip() if number >= 0 else ""
         digits = text.removesuffix("K")
         return int(digits) << 10 if digits != text and digits.isdigit() and len(digits) < 9 else 0
