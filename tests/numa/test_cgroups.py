@@ -1,0 +1,405 @@
+"""A job's control groups on stand-ins for each generation: made, entered, left, cleared away."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cgroup_kernel import Kernel
+
+from loongkit.numa.cgroups import job_groups, layouts
+from loongkit.numa.cgroups import own as own_groups
+from loongkit.numa.cgroups.job_groups import JobGroups
+from loongkit.numa.cgroups.layouts import Wanted
+
+ME, OTHER = os.getpid(), 700
+TRAIN, DATA = Wanted(frozenset({0, 1})), Wanted(frozenset({2, 3}))
+
+ERRORS = [
+    getattr(errno, name)
+    for name in "EROFS EACCES EPERM EBUSY ENOENT EOPNOTSUPP EINVAL ENOSPC ERANGE".split()
+]
+"""What the kernel may answer to any of the calls."""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    return Kernel(tmp_path / "host")
+
+
+@pytest.fixture(autouse=True)
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    taken: list[float] = []
+    monkeypatch.setattr(job_groups.time, "sleep", taken.append)
+    return taken
+
+
+def host(kernel: Kernel, kind: str, *pids: int) -> str:
+    """Mount what a kind of host has; return the group that places this process."""
+    if kind == "first":
+        return kernel.first("cpuset", "pod/box", *pids)
+    if kind == "hybrid":
+        kernel.first("cpu", "pod/box", *pids)
+        own = kernel.first("cpuset", "pod/box", *pids)
+        kernel.second("pod/box", *pids, on="hugetlb")
+        return own
+    own = {"root": "", "threaded": "pod/box", "members": "pod/box"}[kind]
+    return kernel.second(own, *pids, on="cpu" if kind == "members" else "cpuset cpu memory pids")
+
+
+KINDS = ["first", "hybrid", "root", "threaded", "members"]
+
+
+def groups(kernel: Kernel, pid: int = ME, job: str = "j", name: str = "node0") -> JobGroups:
+    return JobGroups(kernel, pid, job, name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_layout_and_that_nothing_stays(kernel: Kernel, kind: str) -> None:
+    own = host(kernel, kind)
+    mount = kernel.mount_of(own)
+    before = kernel.groups()
+    made = groups(kernel)
+    made.enter(TRAIN, DATA)
+    assert made.folder == f"/{own}/loongkit.j/node0.train"
+    assert kernel.where(ME, mount) == f"{own}/loongkit.j/node0.train"
+    assert kernel.groups_in(f"{own}/loongkit.j") == ["node0.data", "node0.train"]
+    tiers = {"threaded": layouts.THREADED, "members": layouts.MEMBERS}
+    assert made.tier == tiers.get(kind, layouts.DOMAIN)
+    if kind != "members":
+        for role, cpus in (("train", "0-1"), ("data", "2-3")):
+            assert kernel.read(f"{own}/loongkit.j/node0.{role}/cpuset.cpus") == cpus
+    changed = [line.split()[1] for line in kernel.log]
+    assert all("/loongkit.j" in path or path.startswith(f"{own}/cgroup") for path in changed)
+    made.leave()
+    assert kernel.groups() == before and kernel.where(ME, mount) == own
+    if kind == "threaded":
+        assert kernel.read(f"{own}/cgroup.type") == "domain"
+        assert kernel.read(f"{own}/cgroup.subtree_control") == ""
+
+
+def test_the_first_generation_gets_cpus_and_memory_before_processes(kernel: Kernel) -> None:
+    job = host(kernel, "first") + "/loongkit.j"
+    groups(kernel).enter(TRAIN, DATA)
+    assert kernel.log == [
+        f"make {job}",
+        f"write {job}/cpuset.cpus 0-7",
+        f"write {job}/cpuset.mems 0-1",
+        f"make {job}/node0.train",
+        f"write {job}/node0.train/cpuset.cpus 0-1",
+        f"write {job}/node0.train/cpuset.mems 0-1",
+        f"make {job}/node0.data",
+        f"write {job}/node0.data/cpuset.cpus 2-3",
+        f"write {job}/node0.data/cpuset.mems 0-1",
+        f"write {job}/node0.train/cgroup.procs {ME}",
+    ]
+
+
+def test_a_group_with_other_processes_hands_on_to_threaded_groups(kernel: Kernel) -> None:
+    own = host(kernel, "threaded", ME, OTHER)
+    groups(kernel).enter(TRAIN, DATA)
+    job = f"{own}/loongkit.j"
+    assert kernel.log[:3] == [
+        f"make {job}",
+        f"write {job}/cgroup.type threaded",
+        f"write {own}/cgroup.subtree_control +cpuset +cpu",
+    ]
+    assert kernel.where(OTHER, kernel.mounts[0]) == own, "others' processes are never moved"
+    kernel.write(f"{own}/cgroup.procs", str(OTHER))  # as `docker exec` puts one there
+
+
+def test_where_threaded_groups_can_not_be_had(kernel: Kernel) -> None:
+    """Somebody's processes are in a domain group below ours: the kernel allows no thread root."""
+    own = host(kernel, "threaded")
+    (kernel.root / own / "other").mkdir()
+    kernel._populate(f"{own}/other")
+    kernel._join(f"{own}/other", OTHER)
+    made = groups(kernel)
+    made.enter(TRAIN, DATA)
+    assert made.tier == layouts.MEMBERS
+    assert kernel.read(f"{own}/loongkit.j/cgroup.type") == "domain"
+    assert kernel.read(f"{own}/cgroup.subtree_control") == ""
+    made.leave()
+    assert kernel.groups_in(own) == ["other"]
+
+
+def test_the_first_generations_cpu_time_goes_along_and_never_decides(kernel: Kernel) -> None:
+    own = host(kernel, "hybrid")
+    time_group = f"{kernel.mounts[0]}/pod/box"
+    made = groups(kernel)
+    made.enter(TRAIN, DATA)
+    assert kernel.where(ME, kernel.mounts[0]) == f"{time_group}/loongkit.j/node0.train"
+    made.leave()
+    kernel.refuse("make", f"{time_group}/loongkit.j", errno.EACCES)
+    made = groups(kernel)
+    made.enter(TRAIN, DATA)
+    assert kernel.where(ME, kernel.mounts[0]) == time_group
+    assert kernel.where(ME, kernel.mounts[1]) == f"{own}/loongkit.j/node0.train"
+
+
+@pytest.mark.parametrize("generation", ["first", "second"])
+def test_inside_a_container_the_mount_is_its_own_group(kernel: Kernel, generation: str) -> None:
+    mounted = "/docker/4f"
+    if generation == "first":
+        own = kernel.first("cpuset", "", ME, seen_from=mounted)
+    else:
+        own = kernel.second("", ME, OTHER, seen_from=mounted)
+    assert mounted in (kernel.root / "proc/self/cgroup").read_text()
+    groups(kernel).enter(TRAIN, DATA)
+    assert kernel.where(ME, kernel.mounts[0]) == f"{own}/loongkit.j/node0.train"
+
+
+def test_a_group_that_is_not_this_processes_is_never_written(kernel: Kernel) -> None:
+    host(kernel, "first", OTHER)  # another one's: this process's own is not in the mount
+    with pytest.raises(FileNotFoundError, match="not to be seen"):
+        groups(kernel).enter(TRAIN, DATA)
+    assert kernel.log == []
+
+
+def test_no_control_groups_at_all(kernel: Kernel) -> None:
+    with pytest.raises(FileNotFoundError, match="no control groups are mounted"):
+        groups(kernel).enter(TRAIN, DATA)
+
+
+CALLS = [
+    ("make", "/loongkit.j"),
+    ("make", "/node0.train"),
+    ("make", "/node0.data"),
+    ("write", "/node0.train/cgroup.procs"),
+]
+FIRST = [("write", "/loongkit.j/cpuset.cpus"), ("write", "/node0.data/cpuset.mems")]
+SECOND = [("write", "/loongkit.j/cgroup.type"), ("write", "/box/cgroup.subtree_control")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "end", "number"),
+    [
+        (kind, *call, number)
+        for kind, calls in {"first": CALLS + FIRST, "threaded": CALLS + SECOND}.items()
+        for call in calls
+        for number in ERRORS
+    ]
+    + [(kind, *call, errno.EPERM) for kind in ("hybrid", "root", "members") for call in CALLS],
+)
+def test_whatever_fails_nothing_is_left(
+    kernel: Kernel, kind: str, call: str, end: str, number: int
+) -> None:
+    host(kernel, kind)
+    before = kernel.groups()
+    kernel.refuse(call, end, number)
+    made = groups(kernel)
+    try:
+        made.enter(TRAIN, DATA)
+    except OSError as error:
+        assert error.errno == number
+        assert kernel.groups() == before
+        assert "loongkit." not in (kernel.root / "proc/self/cgroup").read_text()
+    else:
+        assert kind == "threaded" and made.tier == layouts.MEMBERS
+        assert number in (errno.EBUSY, errno.EOPNOTSUPP)
+    made.leave()
+    assert kernel.groups() == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_read_only_file_system(kernel: Kernel, kind: str) -> None:
+    host(kernel, kind)
+    for call in ("make", "write", "remove"):
+        kernel.refuse(call, "", errno.EROFS)
+    with pytest.raises(OSError, match="Read-only"):
+        groups(kernel).enter(TRAIN, DATA)
+    assert kernel.log == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("names", [("node0", "node0"), ("node0.r0", "node0.r1")])
+def test_ranks_share_a_job_and_the_last_one_clears_it_away(
+    kernel: Kernel, kind: str, names: tuple[str, str]
+) -> None:
+    own = host(kernel, kind, ME, OTHER)
+    first, last = groups(kernel, ME, name=names[0]), groups(kernel, OTHER, name=names[1])
+    first.enter(TRAIN, DATA)
+    kernel.become(OTHER)
+    last.enter(TRAIN, DATA)
+    assert first.tier == last.tier
+    first.leave()
+    mount = kernel.mount_of(own)
+    assert kernel.where(OTHER, mount) == f"{own}/loongkit.j/{names[1]}.train"
+    assert kernel.where(ME, mount) == own
+    last.leave()
+    assert not [name for name in kernel.groups() if "loongkit" in name]
+
+
+def test_groups_that_another_process_clears_away_meanwhile_are_made_again(kernel: Kernel) -> None:
+    host(kernel, "first")
+    kernel.refuse("write", "/node0.train/cpuset.cpus", errno.ENOENT, times=2)
+    made = groups(kernel)
+    made.enter(TRAIN, DATA)
+    assert made.tier == layouts.DOMAIN
+
+
+def test_processes_of_others_keep_their_cpus(kernel: Kernel) -> None:
+    own = host(kernel, "first", ME, OTHER)
+    kernel.become(OTHER)
+    groups(kernel, OTHER).enter(TRAIN, DATA)
+    kernel.become(ME)
+    with pytest.raises(FileExistsError, match="others on cpus 0-1"):
+        groups(kernel).enter(DATA, TRAIN)
+    assert kernel.read(f"{own}/loongkit.j/node0.train/cpuset.cpus") == "0-1"
+    assert kernel.where(ME, kernel.mounts[0]) == own
+
+
+def test_a_set_that_the_kernel_does_not_take_over_is_an_error(kernel: Kernel) -> None:
+    """The second generation takes CPUs beyond those of the group above, and gives others."""
+    own = host(kernel, "root")
+    kernel._put(f"{own}/cpuset.cpus.effective", "4-7")
+    with pytest.raises(OSError, match=r"was set to 0-1 and became 4-7"):
+        groups(kernel).enter(TRAIN, DATA)
+    assert kernel.groups() == []
+
+
+@pytest.mark.parametrize(("kind", "others"), [("first", "0-1"), ("threaded", "")])
+def test_memory_nodes(kernel: Kernel, kind: str, others: str) -> None:
+    job = host(kernel, kind) + "/loongkit.j"
+    groups(kernel).enter(Wanted(TRAIN.cpus, frozenset({1, 9})), Wanted(DATA.cpus, frozenset({9})))
+    assert kernel.read(f"{job}/node0.train/cpuset.mems") == "1"
+    assert kernel.read(f"{job}/node0.data/cpuset.mems") == others, "none of these is ours"
+
+
+class TestLeaving:
+    def test_a_helper_of_this_process_goes_along(self, kernel: Kernel) -> None:
+        """multiprocessing's resource tracker outlives the process that started it."""
+        own = host(kernel, "first")
+        made = groups(kernel)
+        made.enter(TRAIN, DATA)
+        kernel.child_of(ME, 801)
+        kernel.write(f"{own}/loongkit.j/node0.train/cgroup.procs", "801")
+        made.leave()
+        assert kernel.where(801, kernel.mounts[0]) == own
+        assert kernel.groups_in(own) == []
+
+    def test_what_others_put_there_stays(self, kernel: Kernel, naps: list[float]) -> None:
+        own = host(kernel, "first")
+        made = groups(kernel)
+        made.enter(TRAIN, DATA)
+        kernel.child_of(1, 801)
+        kernel.write(f"{own}/loongkit.j/node0.data/cgroup.procs", "801")
+        made.leave()
+        assert kernel.groups_in(f"{own}/loongkit.j") == ["node0.data"]
+        assert kernel.where(ME, kernel.mounts[0]) == own and naps == []
+
+    def test_who_was_moved_elsewhere_stays_there(self, kernel: Kernel) -> None:
+        host(kernel, "first")
+        made = groups(kernel)
+        made.enter(TRAIN, DATA)
+        (kernel.root / kernel.mounts[0] / "batch").mkdir()
+        kernel._populate(f"{kernel.mounts[0]}/batch")
+        kernel.write(f"{kernel.mounts[0]}/batch/cgroup.procs", str(ME))
+        made.leave()
+        assert kernel.where(ME, kernel.mounts[0]) == f"{kernel.mounts[0]}/batch"
+        assert kernel.groups() == ["batch", "pod", "pod/box"]
+
+    @pytest.mark.parametrize(("times", "left"), [(4, 0), (5, 1)])
+    def test_a_busy_group_is_tried_five_times(
+        self, kernel: Kernel, naps: list[float], times: int, left: int
+    ) -> None:
+        own = host(kernel, "first")
+        made = groups(kernel)
+        made.enter(TRAIN, DATA)
+        kernel.refuse("remove", "/node0.train", errno.EBUSY, times)
+        made.leave()
+        assert len(kernel.groups_in(own)) == left
+        assert naps == [0.02] * times
+
+    def test_the_group_above_takes_nobody_back(self, kernel: Kernel) -> None:
+        own = host(kernel, "first")
+        made = groups(kernel)
+        made.enter(TRAIN, DATA)
+        kernel.refuse("write", f"{own}/cgroup.procs", errno.ENOSPC)
+        made.leave()
+        assert kernel.groups_in(f"{own}/loongkit.j") == ["node0.train"]
+
+    def test_twice(self, kernel: Kernel) -> None:
+        host(kernel, "first")
+        made = groups(kernel)
+        made.enter(TRAIN, DATA)
+        made.leave()
+        kernel.log.clear()
+        made.leave()
+        assert kernel.log == []
+
+
+class TestStaleGroups:
+    @pytest.fixture(params=["first", "threaded"])
+    def own(self, kernel: Kernel, request: Any) -> str:
+        own = host(kernel, request.param, ME, OTHER)
+        kernel.become(OTHER)
+        groups(kernel, OTHER, job="dead").enter(TRAIN, DATA)
+        kernel.become(ME)
+        return own
+
+    def age(self, kernel: Kernel, folder: str, seconds: float) -> None:
+        then = time.time() - seconds
+        os.utime(kernel.root / folder, (then, then))
+
+    @pytest.mark.parametrize(
+        ("populated", "age", "stays"), [(False, 61, False), (False, 50, True), (True, 9999, True)]
+    )
+    def test_only_old_ones_without_processes_go(
+        self, kernel: Kernel, own: str, populated: bool, age: float, stays: bool
+    ) -> None:
+        if not populated:
+            kernel._join(own, OTHER)  # as when it was killed
+        self.age(kernel, f"{own}/loongkit.dead", age)
+        (kernel.root / own / "loongkit-of-the-users").mkdir()
+        kernel._populate(f"{own}/loongkit-of-the-users")
+        self.age(kernel, f"{own}/loongkit-of-the-users", 9999)
+        groups(kernel).enter(TRAIN, DATA)
+        found = kernel.groups_in(own)
+        assert ("loongkit.dead" in found) is stays
+        assert {"loongkit-of-the-users", "loongkit.j"} <= set(found)
+
+    def test_one_that_can_not_be_removed_is_no_problem(self, kernel: Kernel, own: str) -> None:
+        kernel._join(own, OTHER)
+        self.age(kernel, f"{own}/loongkit.dead", 9999)
+        kernel.refuse("remove", "dead/node0.data", errno.EBUSY)
+        made = groups(kernel)
+        made.enter(TRAIN, DATA)
+        assert made.tier
+
+
+class TestWorkers:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_one_goes_from_the_training_group_to_its_own(self, kernel: Kernel, kind: str) -> None:
+        own = host(kernel, kind)
+        groups(kernel).enter(TRAIN, DATA)
+        # /proc/self is this process: it plays the worker that was born in the trainer's group.
+        assert job_groups.move_worker(kernel, ME) == f"{own}/loongkit.j/node0.data"
+        told = (kernel.root / "proc/self/cgroup").read_text()
+        assert told.count("/loongkit.j/node0.data") == (2 if kind == "hybrid" else 1)
+        assert job_groups.move_worker(kernel, ME) == "", "it is there already"
+
+    def test_one_that_is_in_no_group_of_ours_stays(self, kernel: Kernel) -> None:
+        host(kernel, "hybrid")
+        assert job_groups.move_worker(kernel, ME) == ""
+        assert kernel.log == []
+
+    def test_the_refusal_is_the_callers_to_handle(self, kernel: Kernel) -> None:
+        host(kernel, "first")
+        groups(kernel).enter(TRAIN, DATA)
+        kernel.refuse("write", "node0.data/cgroup.procs", errno.EACCES)
+        with pytest.raises(PermissionError):
+            job_groups.move_worker(kernel, ME)
+
+
+def test_a_process_born_in_a_group_of_ours_has_the_one_above_the_job(kernel: Kernel) -> None:
+    own = host(kernel, "first")
+    groups(kernel, job="outer").enter(TRAIN, DATA)
+    (found,) = own_groups.find(kernel, ME)
+    assert (found.folder, found.leaf) == (own, f"{own}/loongkit.outer/node0.train")
+    groups(kernel, job="inner").enter(TRAIN, DATA)
+    assert kernel.where(ME, kernel.mounts[0]) == f"{own}/loongkit.inner/node0.train"
