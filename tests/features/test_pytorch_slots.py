@@ -16,6 +16,8 @@ import slotted  # noqa: E402
 from slotted import LARGE, MEDIUM, TINY, Point, Samples, Stream, as_is, at_work, large  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
+from loongkit.data.slots import outgoing  # noqa: E402
+
 
 class Marked(torch.Tensor):
     """A tensor of a subclass."""
@@ -292,6 +294,47 @@ def test_object_that_cannot_be_pickled_loses_its_batch_alone(pickles, capfd):
             with pytest.raises(RuntimeError, match="timed out"):
                 next(iterator)
     assert ("not to be sent" in capfd.readouterr().err) is not pickles
+
+
+def test_fault_on_the_way_leaves_the_storage_to_torch(monkeypatch):
+    def broken(*_args: Any) -> None:
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(outgoing, "_is_ordinary", broken)
+    loader = DataLoader(Samples(large), batch_size=None, num_workers=1)
+    with at_work() as work:
+        assert [batch[0].item() for batch in loader] == list(range(8))
+        assert not work.marked
+
+
+class Unreadable:
+    """Something that fails to arrive, the first time."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+
+    def __reduce__(self) -> Any:
+        return _arrive, (self.fails,)
+
+
+def _arrive(fails: bool) -> str:
+    if fails:
+        raise ValueError("fails to arrive")
+    return "arrived"
+
+
+def test_first_batch_that_fails_to_arrive_is_not_missed_by_the_next():
+    def make(index: int) -> Any:
+        return Unreadable(index == 0), large(index)
+
+    loader = DataLoader(Samples(make), batch_size=None, num_workers=1)
+    with at_work():
+        iterator = iter(loader)
+        with pytest.raises(ValueError, match="fails to arrive"):
+            next(iterator)
+        text, batch = iterator._data_queue.get()[1]
+        assert (text, batch[0].item()) == ("arrived", 1)
+        assert slotted.in_slot(batch)
 
 
 def pin_by_copy(tensor: Any, device: Any = None) -> Any:

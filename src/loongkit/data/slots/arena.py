@@ -31,7 +31,9 @@ FILE_NAME = "loongkit-slots"
 #: Values of a byte of the table.
 FREE, SENT, HELD = 0, 1, 2
 #: Extents at a time: one byte each, in the file's first page.
-MOST_EXTENTS = GRAIN
+MOST_EXTENTS = GRAIN - 1
+#: The page's last byte: 1 once the receiver has the arena.
+RECEIVED = MOST_EXTENTS
 
 #: How many times the largest batch the receiver may hold before it gets fresh memory, as torch
 #: would give it. Enough for batches that wait out of order, for a pin thread and for those in use;
@@ -126,6 +128,11 @@ class Arena:
                 self.view[extent.index] = SENT
             bisect.insort(self._extents, extent, key=_start_of)
             return extent
+
+    @property
+    def is_received(self) -> bool:
+        """True once the receiver has opened the arena, and its name is enough in messages."""
+        return self.view[RECEIVED] == 1
 
     def take_back(self, extent: Extent) -> None:
         """Make an extent FREE whose message never left."""

@@ -16,7 +16,7 @@ import torch
 
 from loongkit.activation import logs
 from loongkit.data.slots import lending
-from loongkit.data.slots.arena import FREE, HELD
+from loongkit.data.slots.arena import FREE, HELD, RECEIVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,6 +91,7 @@ class Mapping:
             self._descriptor = os.dup(descriptor)
         else:
             self._view = memoryview(self._map)
+        self._write(RECEIVED, 1)
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
@@ -203,7 +204,7 @@ def _mapping(source: Any) -> Mapping:
     """Return the arena of a message, mapping it when the message brings its descriptor.
 
     Raises:
-        RuntimeError: the descriptor came with a message that was lost.
+        RuntimeError: the arena was dropped, since its worker has ended.
 
     """
     key = source if isinstance(source, str) else source[0]

@@ -22,6 +22,7 @@ from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
+from loongkit.activation import logs
 from loongkit.data.slots import arrivals
 from loongkit.data.slots.worker import SMALL
 
@@ -49,8 +50,6 @@ class Post:
     def __init__(self, slots: WorkerSlots, mark: Callable[[], None]) -> None:
         self.slots = slots
         self.mark = mark
-        #: True once a message has brought the receiver the arena's descriptor.
-        self.announced = False
         self._sent_before: dict[int, Any] = {}
         self._clean_up_at = 256
 
@@ -82,6 +81,7 @@ class Begin:
         self.extents: dict[int, Extent] = {}
         self._pack: Extent | None = None
         self._packed = 0
+        self._brings_arena = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         unfinished = getattr(_thread, "begin", None)
@@ -96,7 +96,6 @@ class Begin:
         arena = self.post.slots.arena
         if self.extents and arena is not None:
             arena.largest = max(arena.largest, self.large)
-            self.post.announced = True
             self.post.mark()
 
     def cancel(self) -> None:
@@ -162,9 +161,13 @@ class Begin:
         return extent
 
     def _source(self, arena: Arena) -> Any:
-        """Return what the receiver finds the arena by; its descriptor comes with the first."""
-        if self.post.announced:
+        """Return what the receiver finds the arena by.
+
+        Until it has it, the first storage of each message brings the descriptor along.
+        """
+        if self._brings_arena or arena.is_received:
             return arena.key
+        self._brings_arena = True
         return arena.key, arena.size, reduction.DupFd(arena.descriptor)
 
 
@@ -230,9 +233,8 @@ class Inbox:
         """Get what is to be fetched next."""
         item = self._queue.get(*args, **kwargs)
         if type(item) is tuple and len(item) == 2:
-            index = item[1]
-            batched = self._batched and hasattr(index, "__len__")
-            self._slots.begin_batch(max(len(index), 1) if batched else 1)
+            several = self._batched and isinstance(item[1], (list, tuple))
+            self._slots.begin_batch(len(item[1]) if several else 1)
         return item
 
 
@@ -253,7 +255,12 @@ def take_over_storages() -> bool:
 
     def reduce_storage(storage: Any) -> Any:
         begin = getattr(_thread, "begin", None)
-        reduced = None if begin is None else begin.reduce_storage(storage)
+        reduced = None
+        if begin is not None:
+            try:
+                reduced = begin.reduce_storage(storage)
+            except Exception as error:
+                logs.debug(f"pytorch: a storage travels as torch sends it: {error!r}")
         return original(storage) if reduced is None else reduced
 
     reduction.ForkingPickler.register(torch.UntypedStorage, reduce_storage)
