@@ -1,9 +1,9 @@
 """A GPU that isn't there, with a clock of its own: copies take time, streams run side by side.
 
 The frameworks' own code runs on it: ``tensor.to(cuda)``, ``tensor.cuda()``, streams and events of
-torch.cuda are taken over while the block of ``with FakeDevice(...)`` runs. What lies "on the device"
-is an ordinary tensor that is counted for as long as it lives; computation is real, and takes no time
-on the clock unless ``step`` says how much.
+torch.cuda are taken over while the block of ``with FakeDevice(...)`` runs. What lies "on the
+device" is an ordinary tensor that is counted for as long as it lives; computation is real, and
+takes no time on the clock unless ``step`` says how much.
 
 Time is virtual, in seconds, and moves for two reasons: the host waits, or a test lets it work. What
 a stream does takes its turn after what was put there before; copies to the device share one engine,
@@ -257,14 +257,21 @@ def _is_to_cuda(args: Any, kwargs: Any) -> bool:
 
 
 def wait_for_next(iterator: Any, timeout: float = 30.0) -> None:
-    """Let real time pass until the loader's next batch waits, or none will come: a fast loader."""
+    """Let real time pass until the loader's next batch has come, or none will: a fast loader."""
     end = time.monotonic() + timeout
-    while time.monotonic() < end:
-        waiting = getattr(iterator, "_data_queue", None)
-        if not isinstance(waiting, queue.Queue) or iterator._rcvd_idx >= iterator._send_idx:
-            return
-        known = iterator._task_info.get(iterator._rcvd_idx, ())
-        if len(known) == 2 or any(n == iterator._rcvd_idx for n, _ in list(waiting.queue)):
-            return
+    while not _has_come(iterator):
+        assert time.monotonic() < end, "the loader's next batch did not come"
         time.sleep(0.001)
-    raise AssertionError("the loader's next batch did not come")
+
+
+def _has_come(iterator: Any) -> bool:
+    waiting = getattr(iterator, "_data_queue", None)
+    if not isinstance(waiting, queue.Queue):
+        return True
+    numbers = {number for number, _ in list(waiting.queue)}
+    for number in range(iterator._rcvd_idx, iterator._send_idx):
+        known = iterator._task_info.get(number)
+        if known and (len(known) == 2 or iterator._workers_status[known[0]]):
+            in_order = getattr(iterator, "_in_order", True)
+            return len(known) == 2 or number in numbers or (not in_order and bool(numbers))
+    return True

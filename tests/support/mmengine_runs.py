@@ -133,7 +133,7 @@ def train(
     iters: int = 0,
     resume_at: int = 0,
     hooks: tuple[Any, ...] = (),
-    model: Any = None,
+    model_class: Any = None,
     on: Any = CUDA,
     broken: int = -1,
     loop: Any = None,
@@ -141,7 +141,7 @@ def train(
 ) -> Outcome:
     """Train by epochs, or by iterations where their number is given."""
     seed()
-    model = model or Model(on)
+    model = (model_class or Model)(on)
     clock = Clock(device)
     samples = Samples(length, make_sample, broken)
     cfg: dict[str, Any] = {"by_epoch": not iters}

@@ -88,7 +88,8 @@ class Accelerator:
         if device not in _copy_streams:
             _copy_streams[device] = module.Stream(device=device)
         stream, current = _copy_streams[device], module.current_stream(device)
-        copies = [torch.empty_like(tensor, device=device) for tensor in tensors]
+        with torch.inference_mode(False):  # whoever asks for batches in it may train outside of it
+            copies = [torch.empty_like(tensor, device=device) for tensor in tensors]
         stream.wait_stream(current)
         try:
             with module.stream(stream):

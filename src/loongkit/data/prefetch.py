@@ -89,14 +89,17 @@ class Prefetch:
 
         It may be used on the current stream. It is handed out once.
         """
-        if device.type == "cpu":
+        if self.is_idle or device.type == "cpu":
             return None
-        prospect = self.watched.get(id(tensor))
-        if prospect is not None:
-            prospect.begin(self.accelerator.with_index(device))
-        if not self.stash:
+        try:
+            device = self.accelerator.with_index(device)
+            prospect = self.watched.get(id(tensor))
+            if prospect is not None:
+                prospect.begin(device)
+            found = self.stash.take(tensor, device)
+        except Exception as error:  # the device has failed: the original will say so
+            logs.debug(f"{self.feature}: a copy made ahead could not be used: {error!r}")
             return None
-        found = self.stash.take(tensor, self.accelerator.with_index(device))
         if found is not None:
             self._mark()
         return found

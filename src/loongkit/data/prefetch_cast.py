@@ -71,8 +71,9 @@ class CastFromStash:
         """
         if torch.compiler.is_compiling() or self._prefetch.is_idle:
             return original(preprocessor, data)
-        if isinstance(data, torch.Tensor):
-            found = self._prefetch.take(data, preprocessor.device)
+        device = preprocessor.device
+        if isinstance(data, torch.Tensor) and isinstance(device, torch.device):
+            found = self._prefetch.take(data, device)
             return original(preprocessor, data) if found is None else found
         if isinstance(data, self._element):
             with _ToFromStash(self._prefetch):

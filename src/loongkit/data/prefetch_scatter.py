@@ -102,7 +102,9 @@ class ScatterFromStash:
 
     def _device_of(self, target_gpus: Any) -> torch.device | None:
         """Return the one device that gets all; None for the CPU (-1) and for several devices."""
-        if self._prefetch.is_idle or len(target_gpus) != 1:
+        if self._prefetch.is_idle or not isinstance(target_gpus, (list, tuple)):
+            return None
+        if len(target_gpus) != 1:
             return None
         target = target_gpus[0]
         if isinstance(target, torch.device):

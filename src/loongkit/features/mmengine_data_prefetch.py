@@ -71,17 +71,13 @@ def mark_loaders(module: ModuleType, patcher: Patcher) -> None:
 @FEATURE.when_imported("mmengine.runner.runner")
 def free_what_is_left(module: ModuleType, patcher: Patcher) -> None:
     """Free what was copied ahead and not used when a training ends, however it ends."""
-    prefetch = _prefetch(patcher)
+    _release_after(patcher, module.Runner)
 
-    def train(original: Callable[..., Any], runner: Any) -> Any:
-        try:
-            return original(runner)
-        finally:
-            prefetch.release()
 
-    def like(self: Any) -> None: ...
-
-    patcher.wrap(module.Runner, "train", train, like=like)
+@FEATURE.when_imported("mmengine.runner._flexible_runner")
+def free_what_is_left_there(module: ModuleType, patcher: Patcher) -> None:
+    """Do so after trainings by the runner of FSDP, DeepSpeed and the like."""
+    _release_after(patcher, module.FlexibleRunner)
 
 
 @FEATURE.when_imported("mmengine.model.base_model.data_preprocessor")
@@ -103,6 +99,20 @@ def look_ahead(module: ModuleType, patcher: Patcher) -> None:
     from loongkit.data.prefetch_loaders import install
 
     install(module, patcher, _prefetch(patcher))
+
+
+def _release_after(patcher: Patcher, runner_class: type) -> None:
+    prefetch = _prefetch(patcher)
+
+    def train(original: Callable[..., Any], runner: Any) -> Any:
+        try:
+            return original(runner)
+        finally:
+            prefetch.release()
+
+    def like(self: Any) -> None: ...
+
+    patcher.wrap(runner_class, "train", train, like=like)
 
 
 def _prefetch(patcher: Patcher) -> Prefetch:
