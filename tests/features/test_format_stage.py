@@ -13,6 +13,7 @@ pytest.importorskip("mmseg.datasets.pipelines")
 
 import applied as applying  # noqa: E402
 import formatting as own  # noqa: E402
+import mmcv  # noqa: E402
 import numpy as np  # noqa: E402
 from mmdet.core import BitmapMasks  # noqa: E402
 from mmdet.datasets import pipelines as mmdet  # noqa: E402
@@ -32,6 +33,15 @@ def masked():
 
 def with_gray():
     return {"img": own.image(37, 53)[..., 0]}
+
+
+class Divided:
+    """A user's own way to normalise."""
+
+    def __call__(self, results):
+        if "raw" not in results:
+            results["img"] = mmcv.imnormalize(results["img"], np.zeros(3), np.ones(3) * 255)
+        return results
 
 
 #: The pipeline, the results that it is given, and how many images get into planes.
@@ -131,13 +141,22 @@ SINGLE = {
     ),
     "no normalising": (
         lambda: [mmdet.Pad(size_divisor=32), mmdet.DefaultFormatBundle()],
-        {"bytes": (own.single, 0), "floats": (lambda: own.single("float32"), 1)},
+        {"bytes": (own.single, 0), "floats": (lambda: own.single("float32"), 0)},
+    ),
+    "normalised by a user's transform": (
+        lambda: [Divided(), mmdet.Pad(size_divisor=32), mmdet.DefaultFormatBundle()],
+        {"bytes": (own.single, 1), "floats": (lambda: own.single("float32"), 1)},
     ),
     "formatting alone": (
-        lambda: [mmdet.DefaultFormatBundle()],
+        lambda: [Divided(), mmdet.DefaultFormatBundle()],
         {
             "floats": (lambda: own.single("float32"), 1),
             "flipped": (lambda: {"img": own.image(37, 53, "float32")[::-1, ::-1]}, 1),
+            "doubles": (lambda: {"img": own.image(37, 53, "float64"), "raw": True}, 0),
+            "flipped and raw": (
+                lambda: {"img": own.image(37, 53, "float32")[::-1, ::-1], "raw": True},
+                1,
+            ),
         },
     ),
     "two paddings": (

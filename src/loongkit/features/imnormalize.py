@@ -24,9 +24,6 @@ FEATURE = Feature(
     guarantee="bit-identical to mmcv's result on the installed OpenCV, checked at first use",
 )
 
-#: What a transform's code calls when it normalises on the CPU.
-FUNCTIONS = frozenset({"imnormalize", "imnormalize_"})
-
 
 @FEATURE.when_imported("mmcv.image.photometric")
 def patch(module: ModuleType, patcher: Patcher) -> None:
@@ -70,6 +67,7 @@ def warm_up(module: ModuleType, patcher: Patcher) -> None:
     """Compile before workers are forked for a pipeline that normalises."""
     from loongkit.images import warmup
     from loongkit.images.jit import kernels_of
+    from loongkit.images.normalization import FUNCTIONS
 
     stage = format_stage(patcher)
 

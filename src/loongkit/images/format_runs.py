@@ -6,6 +6,8 @@ import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from loongkit.images import format_known as known
+from loongkit.images.normalization import FUNCTIONS
+from loongkit.images.warmup import mentions
 
 if TYPE_CHECKING:
     from typing import Any
@@ -51,7 +53,12 @@ class Planner:
         self._unknown: weakref.WeakSet[type] = weakref.WeakSet()
 
     def plan(self, transforms: list[Any]) -> Plan:
-        """Return the plan of a pipeline; without runs and loads where nothing can be done."""
+        """Return the plan of a pipeline; without runs and loads where nothing can be done.
+
+        A pipeline that does not normalise has none: nobody compiles kernels before its workers.
+        """
+        if not any(mentions(transform, FUNCTIONS) for transform in transforms):
+            return Plan(tuple(transforms), (), {}, frozenset())
         found = [self.known(transform) for transform in transforms]
         roles = [None if one is None else one.role for one in found]
         runs = {}

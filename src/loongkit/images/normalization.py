@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from loongkit.activation.patching import Patcher
 
+#: What a transform's code calls when it normalises on the CPU.
+FUNCTIONS = frozenset({"imnormalize", "imnormalize_"})
+
 
 def _like(img, mean, std, to_rgb=True): ...  # type: ignore[no-untyped-def]
 
