@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import h5py
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import torch.utils.data
 from _pairs import Outcome, arguments, report
@@ -34,7 +34,7 @@ MB = 1 << 20
 LIMITS = {"plain": 64, "imread": 32, "hdf5": 64}
 
 
-class Samples(torch.utils.data.Dataset[float]):
+class Samples(torch.utils.data.Dataset[float]):  # type: ignore[misc]
     """Reads one sample at a time; a sample's value is the CPU time its reading took."""
 
     def __init__(self, way: str, files: list[Path]) -> None:

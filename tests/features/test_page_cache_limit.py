@@ -97,7 +97,8 @@ def test_cv2_and_hdf5_are_noted_with_what_they_open(feature, tmp_path, monkeypat
         file["x"] = np.arange(3)
     with h5py.File(data) as file, h5py.File(str(data), mode="r") as again:
         assert file["x"][1] == again["x"][1] == 1
-    assert noted == [
+    # h5py also makes File objects of handles that are open.
+    assert [pair for pair in noted if isinstance(pair[0], (str, Path))] == [
         (image, False),
         (image, False),
         (str(tmp_path / "none"), False),
