@@ -153,6 +153,7 @@ def test_svg_is_xml_with_every_text(view: topology.View) -> None:
     picture = topology_picture.draw(view)
     root = ElementTree.fromstring(topology_svg.render(picture, "a <title> & more"))
     space = "{http://www.w3.org/2000/svg}"
+    assert root.get("{http://www.w3.org/XML/1998/namespace}space") == "preserve"
     assert root.findtext(f"{space}title") == "a <title> & more"
     assert [each.text for each in root.findall(f"{space}text")] == texts(picture)
     assert len(root.findall(f"{space}rect")) == 1 + len(picture.shapes) - len(texts(picture))

@@ -13,8 +13,9 @@ def render(picture: Picture, title: str) -> str:
     """Return the text of an SVG file."""
     size = f'width="{picture.width:g}" height="{picture.height:g}"'
     box = f'viewBox="0 0 {picture.width:g} {picture.height:g}"'
+    look = f'font-family={quoteattr(_FONT)} xml:space="preserve"'  # the columns of the legend
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} font-family={quoteattr(_FONT)}>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} {look}>',
         f"<title>{escape(title)}</title>",
         f'<rect {size} fill="#ffffff"/>',
     ]
