@@ -30,6 +30,7 @@ PUBLIC_HOSTS = {
     "docs.pytorch.org",
     "pytorch.org",
     "docs.python.org",
+    "www.w3.org",
     "peps.python.org",
     "localhost",
     "127.0.0.1",

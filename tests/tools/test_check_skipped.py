@@ -54,3 +54,14 @@ def pytester_folder(tmp_path):
         return json.loads(outcomes.read_text()), result.status
 
     return run
+
+
+@pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0)])
+def test_a_program_may_be_missing_but_not_in_ci(tmp_path, monkeypatch, capsys, ci, status):
+    (module,) = check_skipped.NEEDS_PACKAGE
+    file = tmp_path / "found.json"
+    file.write_text(f'{{"{module}::test": "skipped", "b.py::t": "passed"}}')
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(sys, "argv", ["check_skipped.py", str(file)])
+    assert check_skipped.main() == status
+    assert module in capsys.readouterr().out

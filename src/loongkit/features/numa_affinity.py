@@ -58,7 +58,7 @@ FEATURE = Feature(
         ),
         Option("cpus", "str", "", "explicit CPU lists, one for each local rank"),
         Option("memory", "bool", True, "prefer the memory of the bound node"),
-        Option("sysfs", "str", "", "plan for the machine recorded in this folder"),
+        Option("sysfs", "str", "", "plan for the machine recorded in this folder or file"),
     ),
     guarantee=(
         "only where processes run changes; results may differ by what another number of OpenMP "
