@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgroup_kernel import Kernel
+from cgroup_kernel import ERRORS, Kernel
 
 from loongkit.numa.cgroups import job_groups, layouts
 from loongkit.numa.cgroups import own as own_groups
@@ -18,12 +18,6 @@ from loongkit.numa.cgroups.layouts import Wanted
 
 ME, OTHER = os.getpid(), 700
 TRAIN, DATA = Wanted(frozenset({0, 1})), Wanted(frozenset({2, 3}))
-
-ERRORS = [
-    getattr(errno, name)
-    for name in "EROFS EACCES EPERM EBUSY ENOENT EOPNOTSUPP EINVAL ENOSPC ERANGE".split()
-]
-"""What the kernel may answer to any of the calls."""
 
 
 @pytest.fixture
@@ -181,7 +175,7 @@ SECOND = [("write", "/loongkit.j/cgroup.type"), ("write", "/box/cgroup.subtree_c
         (kind, *call, number)
         for kind, calls in {"first": CALLS + FIRST, "threaded": CALLS + SECOND}.items()
         for call in calls
-        for number in ERRORS
+        for number in (getattr(errno, name) for name in ERRORS)
     ]
     + [(kind, *call, errno.EPERM) for kind in ("hybrid", "root", "members") for call in CALLS],
 )

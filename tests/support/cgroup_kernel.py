@@ -17,7 +17,11 @@ from loongkit.numa.cgroups.operations import Operations
 
 MOUNT = "sys/fs/cgroup"
 FIRST = "rw,nosuid - cgroup cgroup rw,"
-THREADS = ("cpuset", "cpu", "pids")
+#: What a kernel may answer to any of the calls.
+ERRORS = (
+    *("EROFS", "EACCES", "EPERM", "EBUSY", "ENOENT"),
+    *("EOPNOTSUPP", "EINVAL", "ENOSPC", "ERANGE"),
+)
 
 
 def failure(number: int, path: str = "") -> OSError:

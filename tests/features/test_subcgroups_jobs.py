@@ -1,0 +1,191 @@
+"""LOONGKIT_SUBCGROUPS in whole jobs, in this machine's own control groups where it has any.
+
+Where a test can't have them (no cgroupfs, no rights), it shows that NUMA_AFFINITY takes over.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import children
+import jobs
+import pytest
+import two_nodes
+
+pytestmark = pytest.mark.skipif(
+    not {0, 1} <= os.sched_getaffinity(0), reason="needs the CPUs 0 and 1 for two nodes"
+)
+
+SCRIPT = jobs.SCRIPTS / "grouped.py"
+
+_ENTER = """
+import json, os, sys
+from loongkit.numa.cgroups import job_groups, layouts, own
+from loongkit.numa.cgroups.operations import Operations
+operations = Operations()
+groups = job_groups.JobGroups(operations, os.getpid(), sys.argv[1], "node0")
+found = {"error": "", "tier": "", "there": True}
+try:
+    groups.enter(layouts.Wanted(frozenset({0})), layouts.Wanted(frozenset({1})))
+except OSError as error:
+    found["error"] = str(error)
+else:
+    folder = os.path.dirname(groups.folder)
+    found |= {"tier": groups.tier, "mask": sorted(os.sched_getaffinity(0))}
+    with open("/proc/self/cgroup") as file:
+        found["joined"] = f"loongkit.{sys.argv[1]}/node0.train" in file.read()
+    job_groups.move_worker(operations, os.getpid())
+    found["worker_mask"] = sorted(os.sched_getaffinity(0))
+    groups.leave()
+    found["there"] = os.path.exists(folder)
+    found["after"] = sorted(os.sched_getaffinity(0))
+print(json.dumps(found))
+"""
+
+
+def enter(job: str) -> dict[str, Any]:
+    """Enter and leave groups in a process of its own, and tell how that went."""
+    done = children.run("-c", _ENTER, job, env=children.clean_env(PYTHONPATH=str(children.SOURCE)))
+    assert done.status == 0, done
+    return dict(json.loads(done.out))
+
+
+@functools.cache
+def groups_hold_cpus() -> bool:
+    """Tell whether this machine lets us make groups with CPU sets."""
+    return enter(f"probe-{os.getpid()}")["tier"] in ("domain", "threaded")
+
+
+def left_over() -> list[str]:
+    """Return the groups of jobs of this test that were not cleared away."""
+    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/loongkit.test-{os.getpid()}*")]
+
+
+class Launch:
+    """One torchrun of two ranks, and what they told."""
+
+    def __init__(self, folder: Path, before: str = "", **variables: str) -> None:
+        machine = two_nodes.write(folder / "machine")
+        self.name = f"test-{os.getpid()}-{folder.name}"
+        asked = {"NUMA_AFFINITY_SYSFS": str(machine), **variables}
+        env = jobs.environment(
+            folder,
+            settings={"SEED": "3"} | {f"LOONGKIT_{name}": text for name, text in asked.items()},
+        )
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+        command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={self.name}"]
+        command.append(str(SCRIPT))
+        if before:
+            command = ["unshare", "--mount", "sh", "-c", f"{before} exec {shlex.join(command)}"]
+        self.job = jobs.Job(children.run_command(*command, env=env, cwd=folder), folder / "log")
+        assert self.job.result.status == 0, self.job
+        lines = [line for line in self.job.result.out.splitlines() if line.startswith("{")]
+        self.reports: list[dict[str, Any]] = sorted(
+            map(json.loads, lines), key=lambda report: report["local_rank"]
+        )
+        assert [report["local_rank"] for report in self.reports] == [0, 1]
+
+    def is_in(self, place: dict[str, Any], leaf: str) -> bool:
+        return any(f"loongkit.{self.name}/{leaf}" in line for line in place["groups"])
+
+    def check_masks(self) -> None:
+        """Ranks and workers are where the plan says, by whichever means."""
+        for report in self.reports:
+            own = str(report["local_rank"])
+            assert report["own"]["mask"] == own
+            for method in ("fork", "spawn"):
+                assert {place["mask"] for place in report["workers"][method]} == {own}
+            assert report["launcher"]["mask"] != own, "the agent is never placed"
+
+    def check_no_groups(self) -> None:
+        for report in self.reports:
+            for place in (report["own"], *report["workers"]["fork"]):
+                assert not any("loongkit." in line for line in place["groups"])
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What the ranks have trained without the feature."""
+    return [report["weight"] for report in Launch(tmp_path_factory.mktemp("plain")).reports]
+
+
+@jobs.needs_torch
+@pytest.mark.parametrize("affinity", ["1", "0"])
+def test_ranks_and_workers_are_in_groups_of_their_own(
+    tmp_path: Path, plain: list[Any], affinity: str
+) -> None:
+    found = Launch(tmp_path, SUBCGROUPS="1", NUMA_AFFINITY=affinity)
+    assert [report["weight"] for report in found.reports] == plain and plain[0]
+    assert left_over() == []
+    if not groups_hold_cpus():
+        assert "subcgroups: skipped: cgroup-unavailable:" in found.job.summary
+        found.check_no_groups()
+        if affinity == "1":
+            found.check_masks()
+        return
+    found.check_masks()
+    for report in found.reports:
+        node = f"node{report['local_rank']}"
+        assert found.is_in(report["own"], f"{node}.train")
+        for method in ("fork", "spawn"):
+            for place in report["workers"][method]:
+                assert found.is_in(place, f"{node}.data")
+        assert not any("loongkit." in line for line in report["launcher"]["groups"])
+    assert found.job.rows["subcgroups"] and not found.job.rows.get("numa_affinity")
+    superseded = "numa_affinity: skipped: superseded by subcgroups" in found.job.summary
+    assert superseded is (affinity == "1")
+
+
+@jobs.needs_torch
+def test_a_read_only_cgroupfs_leaves_it_to_affinity(tmp_path: Path) -> None:
+    """As in most containers. Where groups can't be had anyway, nothing has to be mounted."""
+    before = ""
+    if groups_hold_cpus():
+        points = [
+            line.split()[4]
+            for line in Path("/proc/self/mountinfo").read_text().splitlines()
+            if " - cgroup" in line
+        ]
+        before = "".join(f"mount -o remount,bind,ro {shlex.quote(at)} && " for at in points)
+    found = Launch(tmp_path, before, SUBCGROUPS="1", NUMA_AFFINITY="1")
+    found.check_masks()
+    found.check_no_groups()
+    assert found.job.rows["numa_affinity"] and not found.job.rows["subcgroups"]
+    assert "subcgroups: skipped: cgroup-unavailable:" in found.job.summary
+    if before:
+        assert "cgroup-unavailable:EROFS: Read-only file system: /" in found.job.summary
+
+
+def test_real_groups_are_entered_and_cleared_away() -> None:
+    found = enter(f"test-{os.getpid()}-real")
+    assert left_over() == []
+    if found["error"]:
+        assert not groups_hold_cpus()
+        return
+    assert found["joined"] and not found["there"]
+    if groups_hold_cpus():
+        assert (found["mask"], found["worker_mask"]) == ([0], [1])
+        assert found["after"] == sorted(os.sched_getaffinity(0))
+
+
+def test_what_a_killed_job_has_left_goes_with_the_next_one() -> None:
+    job = f"test-{os.getpid()}-dead"
+    killed = _ENTER.replace("job_groups.move_worker", "os.kill(os.getpid(), 9); job_groups.move")
+    children.run("-c", killed, job, env=children.clean_env(PYTHONPATH=str(children.SOURCE)))
+    folders = [path for path in left_over() if path.endswith(job)]
+    if not groups_hold_cpus():
+        assert folders == [] or enter(job)["tier"] == "members"
+    else:
+        assert folders and all(
+            not (Path(folder) / "node0.train/cgroup.procs").read_text() for folder in folders
+        )
+    for folder in folders:
+        os.utime(folder, (1, 1))
+    enter(f"test-{os.getpid()}-next")
+    assert left_over() == []
