@@ -122,7 +122,9 @@ def mapped_file(folder: Path) -> None:
 def lmdb_file(folder: Path) -> None:
     lmdb = pytest.importorskip("lmdb")
     path = folder / "all.mdb"
-    with lmdb.open(str(path), subdir=False, map_size=8 * MAPPED_LIMIT * MB, lock=False) as environment:
+    with lmdb.open(
+        str(path), subdir=False, map_size=8 * MAPPED_LIMIT * MB, lock=False
+    ) as environment:
         with environment.begin(write=True) as transaction:
             for number in range(120):
                 transaction.put(str(number).encode(), os.urandom(MAPPED_LIMIT * MB // 40))
@@ -160,12 +162,21 @@ def test_reading_three_times_the_limit_stays_below_it(folder: Path, way: str) ->
     assert with_it.err == without.err
 
 
-@pytest.mark.parametrize("workers", ["2", "4"])
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_data_workers_share_the_limit_over_epochs(
-    folder: Path, workers: str, method: str
-) -> None:
+@pytest.mark.parametrize(
+    ("method", "workers"), [("fork", "2"), ("fork", "4"), ("spawn", "2"), ("forkserver", "2")]
+)
+def test_data_workers_share_the_limit_over_epochs(folder: Path, method: str, workers: str) -> None:
     plain_files(folder)
     run = limited(folder, "plain", workers, method, "2")
     assert run.peak <= 1.2 and run.star
     assert run.losses.count("\n") == 2 * 24
+    assert " WARNING " not in run.text and " ERROR " not in run.text
+
+
+def test_activated_after_the_frameworks(folder: Path) -> None:
+    image_files(folder)
+    without = Run(folder, "imread", "2", "fork", "1")
+    run = limited(folder, "imread", "2", "fork", "1", IMPORT_LATE="1", LOONGKIT_STRICT="1")
+    assert run.peak <= 1.2 and run.star
+    assert run.losses == without.losses
+    assert " WARNING " not in run.text
