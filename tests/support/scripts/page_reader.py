@@ -63,9 +63,7 @@ class Files(Dataset):
             import lmdb
 
             if self.handle is None:
-                self.handle = lmdb.open(
-                    str(self.paths[0]), readonly=True, lock=False, subdir=False
-                )
+                self.handle = lmdb.open(str(self.paths[0]), readonly=True, lock=False, subdir=False)
             with self.handle.begin(buffers=True) as transaction:
                 return bytes(transaction.get(str(index).encode()))
         import h5py
