@@ -274,16 +274,9 @@ def test_a_batch_that_is_cast_again_is_copied_again(both):
     assert ours.marks > 0
 
 
-class Compiled(Model):
-    """Casts in the course of a compilation."""
-
-    def train_step(self, data: Any, optim_wrapper: Any) -> Any:
-        return super().train_step(data, optim_wrapper)
-
-
 def test_nothing_is_taken_while_torch_compile_traces(both, monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    _, ours = both(model_class=Compiled)
+    _, ours = both()
     assert ours.marks == ours.device.copies_ahead == 0
 
 
