@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from loongkit.numa import placement
 from loongkit.numa.placement import Placement
 
 BOTH = frozenset({0, 1})
+OF_LAUNCHERS = ("LOONGKIT_", "CUDA_", "NVIDIA_", "SLURM", "OMPI", "MPI_", "LOCAL_", "WORLD_SIZE")
 
 
 class Rank:
@@ -32,7 +34,7 @@ class Rank:
         self.torch: str | None = "2.13.0+cpu"
         self.log = folder / "log"
         for name in list(os.environ):
-            if name.startswith(("LOONGKIT_", "CUDA_", "NVIDIA_", "SLURM", "OMPI", "LOCAL_")):
+            if name.startswith(OF_LAUNCHERS):
                 monkeypatch.delenv(name)
         monkeypatch.setattr(logs, "_state", logs._state)
         logs.configure("info", str(self.log))
@@ -113,6 +115,51 @@ def test_a_rank_is_bound_at_start_and_marks_the_feature(rank: Rank, own: int) ->
     assert os.environ[settings.JOB_PLACEMENT] == f"{pid}/0-1/{own}/{own}"
     rank.patcher.undo()
     assert rank.mask == BOTH and settings.JOB_PLACEMENT not in os.environ
+
+
+def milan(folder: Path) -> Path:
+    """An AMD machine of one node with four caches and two accelerators."""
+    two_nodes.write(folder, gpus=(0, 0), cpus=4)
+    changed = {
+        "proc/cpuinfo": "processor : 0\nvendor_id : AuthenticAMD\ncpu family : 25\nmodel name : X",
+        "sys/devices/system/cpu/online": "0-3",
+        "sys/devices/system/node/online": "0",
+        "sys/devices/system/node/node0/cpulist": "0-3",
+        "sys/devices/system/node/node0/distance": "10",
+    }
+    for cpu in range(4):
+        changed[f"sys/devices/system/cpu/cpu{cpu}/cache/index3/shared_cpu_list"] = str(cpu)
+    for name, text in changed.items():
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    shutil.rmtree(folder / "sys/devices/system/node/node1")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("number", "own"),
+    [
+        ({"LOCAL_WORLD_SIZE": "2"}, {2, 3}),
+        ({"LOCAL_SIZE": "2"}, {2, 3}),  # DeepSpeed
+        ({}, {0, 1, 2, 3}),  # Lightning: shares of an unknown number would overlap
+    ],
+)
+def test_caches_are_shared_out_where_the_number_of_ranks_is_known(
+    rank: Rank, tmp_path: Path, number: dict[str, str], own: set[int]
+) -> None:
+    rank.sysfs = milan(tmp_path / "milan")
+    rank.kernel.masks[0] = frozenset(range(4))
+    rank.env(LOCAL_RANK="1", **number).placement().at_start()
+    assert rank.mask == own
+    assert ("peers-unknown: " in rank.said) is (number == {})
+
+
+def test_the_first_rank_takes_no_shares_of_ranks_it_does_not_know(
+    rank: Rank, tmp_path: Path
+) -> None:
+    rank.sysfs = milan(tmp_path / "milan")
+    rank.kernel.masks[0] = frozenset(range(4))
+    rank.env(LOCAL_RANK="0").placement(separate_by_roles=True).at_start()
+    assert rank.mask == {0, 1, 2, 3} and "peers-unknown: " in rank.said
 
 
 def test_without_memory_preference(rank: Rank) -> None:

@@ -73,8 +73,10 @@ def kind(arguments: Sequence[str] | None = None) -> str:
     return next((found for mark, found in marks if text.endswith(mark)), MAIN)
 
 
-#: Where launchers say the rank of a process on its node: torchrun, Slurm, Open MPI.
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+#: Where launchers say the rank of a process on its node, and the number of these: torchrun and
+#: DeepSpeed, Slurm (its number is read apart), Open MPI, MPICH and Intel MPI.
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 #: Modules and scripts that start the ranks of a job and compute nothing themselves.
@@ -113,11 +115,17 @@ def has_local_rank(environ: Mapping[str, str]) -> bool:
 
 def local_ranks(environ: Mapping[str, str]) -> int:
     """Return how many processes of the job run on this node; 1 when no launcher has said it."""
+    return said_local_ranks(environ) or 1
+
+
+def said_local_ranks(environ: Mapping[str, str]) -> int:
+    """Return how many processes of the job run on this node; 0 when no launcher has said it."""
     slurm = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_NTASKS_PER_NODE", "")
-    found = _first_number(environ, ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"))
     # Slurm writes "4(x2),3" where the nodes of a step differ.
     tasks = slurm.split("(")[0].split(",")[0].strip()
-    return found or (int(tasks) if tasks.isdecimal() else 0) or 1
+    found = _first_number(environ, _LOCAL_RANKS) or (int(tasks) if tasks.isdecimal() else 0)
+    alone = environ.get("WORLD_SIZE", "").strip() == "1"
+    return found or (1 if alone else 0)
 
 
 def global_rank(environ: Mapping[str, str]) -> int | None:

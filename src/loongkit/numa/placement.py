@@ -51,7 +51,9 @@ class Placement:
         self._system = system or System()
         self._pid = os.getpid()
         self._rank = process.local_rank(os.environ) if process.has_local_rank(os.environ) else -1
-        self._ranks = max(process.local_ranks(os.environ), self._rank + 1)
+        said = process.said_local_ranks(os.environ)
+        self._knows_peers = said > self._rank
+        self._ranks = max(said, self._rank + 1, 1)
         self._machine: Machine | None = None
         self._guessed: devices.Identity | None = None
         self._binding: Binding | None = None
@@ -239,7 +241,7 @@ class Placement:
         request = Request(
             local_rank=self._rank,
             ranks=self._ranks,
-            devices=identity.devices,
+            devices=self._devices(identity),
             options=self._options,
             given=self._given,
         )
@@ -258,6 +260,16 @@ class Placement:
         self._plan = plan
         self._patcher.mark()
         return True
+
+    def _devices(self, identity: devices.Identity) -> tuple[str, ...]:
+        """Return the accelerators of all local ranks, with one more where their number is unknown.
+
+        Lightning and scripts of the user's own set a local rank and nothing else; shares that were
+        reckoned from it would overlap.
+        """
+        if self._knows_peers or not identity.devices:
+            return identity.devices
+        return (*identity.devices, "")
 
     def _apply(self, machine: Machine, plan: Plan, binding: Binding) -> None:
         for refused in binding.bind(plan.train, plan.memory):
