@@ -117,6 +117,19 @@ def test_a_rank_is_bound_at_start_and_marks_the_feature(rank: Rank, own: int) ->
     assert rank.mask == BOTH and settings.JOB_PLACEMENT not in os.environ
 
 
+@pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs the CPUs 0 and 1")
+@pytest.mark.parametrize(("own", "warned"), [(0, True), (1, False)])
+def test_a_mask_that_somebody_narrowed_is_kept_and_said(rank: Rank, own: int, warned: bool) -> None:
+    """taskset, numactl or Slurm did it; a warning where the accelerator is elsewhere."""
+    rank.kernel.masks[0] = frozenset({1})
+    made = rank.env(LOCAL_RANK=str(own), LOCAL_WORLD_SIZE="2").placement()
+    with pytest.raises(Skip, match="kept: this process was bound to CPUs 1 already: kept"):
+        made.at_start()
+    assert rank.mask == {1} and not rank.marks and rank.kernel.preferred == []
+    assert ("its accelerator is on node 0" in rank.said) is warned
+    assert (" WARNING " in rank.said) is warned
+
+
 def milan(folder: Path) -> Path:
     """An AMD machine of one node with four caches and two accelerators."""
     two_nodes.write(folder, gpus=(0, 0), cpus=4)

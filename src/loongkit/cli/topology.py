@@ -91,8 +91,7 @@ def gather(environ: Mapping[str, str], root: str | Tree | None, ranks: int | Non
     if tree.live:
         nccl_topology.fill_in(machine, environ)
     elif root is None:
-        here = frozenset(os.sched_getaffinity(0))
-        machine.allowed = machine.cpuset = here & frozenset().union(*machine.llcs)
+        topology.bring_here(machine, frozenset(os.sched_getaffinity(0)))
         problems.append(
             f"{SYSFS}: shown is the machine recorded in {recorded}, of whose CPUs a job here uses "
             "those that this machine has"

@@ -163,10 +163,7 @@ class Placement:
             self._patcher.skip(str(error))
             return
         if root != "/":
-            # A recorded machine, to try things out: its CPUs as far as there are such here.
-            machine.allowed = machine.cpuset = base & frozenset().union(
-                *(node.cpus for node in machine.nodes.values())
-            )
+            topology.bring_here(machine, base)
         else:
             machine.allowed = base
             nccl_topology.fill_in(machine, os.environ)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
-from loongkit.activation import files, hardware, pci
-from loongkit.numa import container, cpulists
+from loongkit.activation import cgroups, files, hardware, pci
+from loongkit.numa import cpulists
 from loongkit.numa.caches import Caches
 from loongkit.numa.records import Machine, Node
 
@@ -51,9 +51,23 @@ def read(root: str | Tree = "/") -> Machine:
         uuids={card.pci: card.uuid for card in accelerators if card.uuid},
         vendor=hardware.read_cpu(tree).vendor,
         allowed=_allowed(tree, online),
-        cpuset=container.cpuset(container.Groups(tree), tree) & online,
+        cpuset=cgroups.cpuset(cgroups.Groups(tree)) & online,
         notes=tuple(notes),
     )
+
+
+def bring_here(machine: Machine, mask: frozenset[int]) -> None:
+    """Leave to a recorded machine what there is of its CPUs here.
+
+    ``mask`` holds those that this process may use; the cpuset is that of this machine, by which a
+    mask that somebody narrowed shows.
+    """
+    recorded = frozenset().union(*(node.cpus for node in machine.nodes.values()))
+    tree = files.open_tree("/")
+    online = _online(tree)
+    cpuset = cgroups.cpuset(cgroups.Groups(tree)) & online
+    machine.allowed = mask & recorded
+    machine.cpuset = (cpuset or online) & recorded
 
 
 def _online(tree: Tree) -> frozenset[int]:
