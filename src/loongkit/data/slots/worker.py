@@ -74,6 +74,11 @@ class WorkerSlots:
                 logs.debug(f"pytorch: this data worker has no slots: {error!r}")
         return self._arena
 
+    @property
+    def has_arena(self) -> bool:
+        """Tell whether the arena has been made."""
+        return self._arena is not None
+
     def begin_batch(self, samples: int) -> None:
         """Note that a batch of so many samples is fetched from now on."""
         self._samples = samples
