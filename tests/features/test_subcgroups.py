@@ -19,6 +19,7 @@ from loongkit.activation.patching import Patcher, Skip
 from loongkit.features import subcgroups
 from loongkit.numa import placement
 from loongkit.numa import plan as planning
+from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups import placement as group_placement
 from loongkit.numa.cgroups.placement import GroupPlacement, job_name, leaf_name
 from loongkit.numa.placement import Placement
@@ -127,13 +128,14 @@ def test_a_rank_enters_the_group_of_its_node_and_no_mask_is_set(
     assert cpus == {"train": str(own), "data": str(own)}
     assert rank.mask == BOTH and rank.kernel.preferred == []
     assert rank.marked == ["groups"]
-    assert settings.JOB_PLACEMENT not in os.environ
+    assert os.environ[settings.JOB_PLACEMENT] == f"{os.getpid()}/0-1/{own}/{own}"
     if affinity:
         record = rank.records["numa_affinity"]
         assert record.state == states.SKIPPED and "superseded by subcgroups" in record.reason
         assert "superseded by subcgroups" in rank.said
     rank.patcher.undo()
     assert rank.where == "" and rank.groups.groups() == ["pod"]
+    assert settings.JOB_PLACEMENT not in os.environ
 
 
 def test_at_exit_it_leaves_and_a_fork_does_not(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +295,15 @@ class TestWorker:
         worker.groups.write(f"{worker.own}/cgroup.procs", str(os.getpid()))
         worker.placed.worker()
         assert worker.where == ""
+
+    @pytest.mark.parametrize("held", [True, False])
+    def test_affinity_leaves_a_spawned_one_to_its_group(self, rank: Rank, held: bool) -> None:
+        """It has no state of its parent's but the environment, and may be where that had none."""
+        rank.start()._patch.setenv(settings.JOB_PLACEMENT, "1/0-1/0-1/1")
+        rank._patch.setattr(own_groups, "holds_cpus", lambda *_: held)
+        assert rank.masks is not None
+        rank.masks.worker()
+        assert rank.mask == (BOTH if held else {1})
 
     @pytest.mark.parametrize(("variable", "mask"), [("OMP_PROC_BIND", {0, 2}), ("OTHER", {0})])
     def test_one_core_from_openmp_is_no_choice_of_the_users(

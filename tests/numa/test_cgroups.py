@@ -390,6 +390,15 @@ class TestWorkers:
             job_groups.move_worker(kernel, ME)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_whether_a_group_holds_a_process(kernel: Kernel, kind: str) -> None:
+    assert not own_groups.holds_cpus(kernel, ME)
+    host(kernel, kind)
+    assert not own_groups.holds_cpus(kernel, ME)
+    groups(kernel).enter(TRAIN, DATA)
+    assert own_groups.holds_cpus(kernel, ME) is (kind != "members")
+
+
 def test_a_process_born_in_a_group_of_ours_has_the_one_above_the_job(kernel: Kernel) -> None:
     own = host(kernel, "first")
     groups(kernel, job="outer").enter(TRAIN, DATA)

@@ -12,7 +12,7 @@ import sys
 
 from loongkit.activation import logs, process, session, versions
 from loongkit.activation.patching import Skip
-from loongkit.numa import devices, handover, nccl_topology, topology
+from loongkit.numa import devices, handover, nccl_topology, topology, torch_state
 from loongkit.numa import plan as planning
 from loongkit.numa.binding import Binding
 from loongkit.numa.records import Request
@@ -104,13 +104,13 @@ class Placement:
         if self._confirmed or self._in_reserve():
             return
         self._confirmed = True
-        self._contained(lambda: self._confirm(_device_index(optimizer)))
+        self._contained(lambda: self._confirm(torch_state.device_index(optimizer)))
 
     def worker(self) -> None:
         """Move the data worker that is starting in this process to the CPUs of its kind."""
         self._is_worker = True
         left = handover.read(os.environ)
-        if left is None or left.pid == os.getpid():
+        if left is None or left.pid == os.getpid() or self._is_held():
             return
         mask = self._system.mask()
         pinned = mask < left.train and is_pinned_by_openmp()
@@ -156,7 +156,7 @@ class Placement:
     def _guess(self, version: str | None) -> None:
         options = self._options
         root = str(options["sysfs"]) or "/"
-        base = self._base_mask()
+        base = handover.base_mask(self._system.mask(), os.environ)
         try:
             machine = topology.read(root)
         except ValueError as error:
@@ -206,7 +206,7 @@ class Placement:
         if self._guessed is None:
             self._guess(versions.module_version("torch"))
         if self._carry_out(must=False):
-            _limit_threads(len(self._system.mask()), self._name)
+            torch_state.limit_threads(len(self._system.mask()), self._name)
 
     def _confirm(self, index: int | None) -> None:
         """Ask the devices who they are, and place the process anew where it was placed wrongly."""
@@ -273,14 +273,20 @@ class Placement:
             logs.info(f"{self._name}: {refused}")
         handover.Handover(self._pid, binding.base, plan.train, plan.data).write(os.environ)
 
-    def _base_mask(self) -> frozenset[int]:
-        return handover.base_mask(self._system.mask(), os.environ)
-
     def _in_reserve(self) -> bool:
         """Tell whether sub-cgroups are going to place the process, unless they can't be had."""
         record = session.SESSION.records.get("subcgroups")
         holds = record is not None and record.decision.on and not record.out
         return holds and not self._took_over
+
+    def _is_held(self) -> bool:
+        """Tell whether sub-cgroups hold this data worker, whose parent has been put into one."""
+        if not self._in_reserve():
+            return False
+        from loongkit.numa.cgroups import own
+        from loongkit.numa.cgroups.operations import Operations
+
+        return own.holds_cpus(Operations(), os.getpid())
 
     @property
     def _name(self) -> str:
@@ -333,24 +339,3 @@ def _torch_on_path() -> str | None:
         if found is not None:
             return found
     return None
-
-
-def _device_index(optimizer: Any) -> int | None:
-    """Return the index of the device that holds what an optimiser steps; None: the CPU does."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.device.type == "cuda":
-                index: int = parameter.device.index
-                return index
-    return None
-
-
-def _limit_threads(cores: int, feature: str) -> None:
-    """Let a pool that was sized before the process was bound not exceed what it may use now."""
-    torch = sys.modules.get("torch")
-    if torch is None or os.environ.get("OMP_NUM_THREADS"):
-        return
-    threads = torch.get_num_threads()
-    if threads > cores:
-        torch.set_num_threads(cores)
-        logs.info(f"{feature}: torch's threads lowered from {threads} to {cores}")

@@ -13,7 +13,7 @@ import os
 
 from loongkit.activation import logs, process, session
 from loongkit.activation import plan as decisions
-from loongkit.numa import cpulists, placement
+from loongkit.numa import cpulists, handover, placement
 from loongkit.numa.cgroups import job_groups, layouts
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups.job_groups import JobGroups
@@ -90,6 +90,8 @@ class GroupPlacement(Placement):
         if self._groups is not None and os.getpid() == self._pid:
             groups, self._groups = self._groups, None
             groups.leave()
+            if groups.tier != layouts.MEMBERS:
+                handover.forget(os.environ)
             atexit.unregister(self.put_back)
 
     @property
@@ -109,17 +111,6 @@ class GroupPlacement(Placement):
         finally:
             if self._patcher.record.out:
                 placement.take_over()
-
-    def _base_mask(self) -> frozenset[int]:
-        """Return the CPUs to plan for: of a process started in a group of ours, those above it."""
-        mask = super()._base_mask()
-        try:
-            own = own_groups.find(self._operations, self._pid)[0]
-            if own.leaf and mask <= own_groups.effective(self._operations, own.leaf, "cpus"):
-                return own_groups.effective(self._operations, own.folder, "cpus")
-        except OSError:
-            pass
-        return mask
 
     def _apply(self, machine: Machine, plan: Plan, binding: Binding) -> None:
         self.put_back()
@@ -145,6 +136,8 @@ class GroupPlacement(Placement):
             placement.take_over()
         else:
             placement.supersede("superseded by subcgroups, whose groups hold the processes")
+            left = handover.Handover(self._pid, binding.base, plan.train, plan.data)
+            left.write(os.environ)
 
     def _pinned_by_others(self, base: frozenset[int]) -> dict[int, frozenset[int]]:
         """Return the masks of the threads that have one of their own."""
