@@ -133,9 +133,13 @@ def install(module: Any, patcher: Patcher, current_slots: Callable[[], Any]) -> 
         patcher.wrap(module, "collate_tensor_fn", TensorCollate(current_slots).collate)
     finally:
         functions[torch.Tensor] = replacement = module.collate_tensor_fn
+    patcher.on_undo(_entry_back(functions, replacement, original))
 
+
+def _entry_back(functions: dict[Any, Any], ours: Any, original: Any) -> Callable[[], None]:
+    # Not within install: its cell would count as a place that holds torch's function.
     def restore() -> None:
-        if functions.get(torch.Tensor) is replacement:
+        if functions.get(torch.Tensor) is ours:
             functions[torch.Tensor] = original
 
-    patcher.on_undo(restore)
+    return restore
