@@ -30,9 +30,12 @@ GROUP_TITLES = {
 
 #: What a training with AdamW on a machine without a GPU prints under LOONGKIT_ALL=1 (tested).
 SAMPLE = (
+    summary.Row("pytorch", False, None),
     summary.Row("allow_tf32", False, None),
     summary.Row("fused_adam", False, None),
     summary.Row("fused_adamw", True, None),
+    summary.Row("numa_affinity", False, {"allow_asymmetric": False, "allow_index": False}),
+    summary.Row("config_guards", True, None),
 )
 
 READING = f"""\
