@@ -199,6 +199,14 @@ def test_whatever_fails_nothing_is_left(
     assert kernel.groups() == before
 
 
+def test_nonsense_in_a_file_leaves_nothing_either(kernel: Kernel) -> None:
+    own = host(kernel, "first")
+    kernel._put(f"{own}/cpuset.effective_mems", "zero")
+    with pytest.raises(ValueError, match="zero"):
+        groups(kernel).enter(TRAIN, DATA)
+    assert kernel.groups_in(own) == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_read_only_file_system(kernel: Kernel, kind: str) -> None:
     host(kernel, kind)
@@ -224,6 +232,7 @@ def test_ranks_share_a_job_and_the_last_one_clears_it_away(
     mount = kernel.mount_of(own)
     assert kernel.where(OTHER, mount) == f"{own}/loongkit.j/{names[1]}.train"
     assert kernel.where(ME, mount) == own
+    assert f"{names[1]}.data" in kernel.groups_in(f"{own}/loongkit.j"), "for workers to come"
     last.leave()
     assert not [name for name in kernel.groups() if "loongkit" in name]
 
@@ -315,7 +324,7 @@ class TestLeaving:
         made.enter(TRAIN, DATA)
         kernel.refuse("write", f"{own}/cgroup.procs", errno.ENOSPC)
         made.leave()
-        assert kernel.groups_in(f"{own}/loongkit.j") == ["node0.train"]
+        assert kernel.groups_in(f"{own}/loongkit.j") == ["node0.data", "node0.train"]
 
     def test_twice(self, kernel: Kernel) -> None:
         host(kernel, "first")

@@ -50,7 +50,7 @@ class JobGroups:
             clear_away(self._operations, own.folder, keep=self._job)
             try:
                 self._enter(own, train, data, places=own is found[0])
-            except OSError:
+            except Exception:
                 self._leave(own)
                 if own is found[0]:
                     raise
@@ -83,8 +83,10 @@ class JobGroups:
         leaves = [f"{job}/{self._name}{role}" for role in (TRAIN, DATA)]
         for leaf in leaves:
             self._empty(leaf, own)
+        # The training group first: while it has processes, their workers need the other one.
         for folder in (*leaves, job):
-            _remove(self._operations, folder)
+            if not _remove(self._operations, folder):
+                break
         layouts.take_back(self._operations, own)
 
     def _empty(self, leaf: str, own: Own) -> None:
@@ -150,15 +152,19 @@ def clear_away(operations: Operations, own: str, keep: str) -> None:
             continue
 
 
-def _remove(operations: Operations, folder: str) -> None:
-    """Remove a group without processes; the kernel may need a moment to see that it is one."""
+def _remove(operations: Operations, folder: str) -> bool:
+    """Remove a group that nobody uses any more; tell whether it is gone.
+
+    The kernel may need a moment to see that the last process has left.
+    """
     for _ in range(_TRIES):
         try:
             if layouts.is_populated(operations, folder) or operations.groups_in(folder):
-                return  # in use by another rank, or by workers that outlive this process
+                return False  # in use by another rank, or by workers that outlive this process
             operations.remove(folder)
-            return
+            return True
         except OSError as error:
             if error.errno != errno.EBUSY:
-                return
+                return error.errno == errno.ENOENT
         time.sleep(_PAUSE)
+    return False
