@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from loongkit.activation.cgroups import Headroom
 from loongkit.activation.files import Folder
 from loongkit.guards import checks, kernel, memory_checks
 from loongkit.guards.budget import Budget
-from loongkit.guards.cgroups import Headroom
 from loongkit.guards.finding import KEYS
 from loongkit.guards.memory_checks import UNLIMITED, Batch
 

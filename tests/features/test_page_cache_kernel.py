@@ -12,28 +12,47 @@ from pathlib import Path
 import pytest
 
 from loongkit.activation import logs
+from loongkit.activation.cgroups import Groups
+from loongkit.activation.controls import Controls
+from loongkit.activation.files import Folder
 from loongkit.page_cache import kernel, leader, memory, pages
 from loongkit.page_cache.kernel import PageCacheLimit, Reclaim, Unavailable
 from loongkit.page_cache.limiter import Limiter
-from loongkit.page_cache.system import System
 
 MB = 1 << 20
-SWITCH = "/sys/kernel/mm/pagecache_limit/enabled"
-FOLDER = "/sys/fs/cgroup/job"
+SWITCH = "sys/kernel/mm/pagecache_limit/enabled"
+FOLDER = "sys/fs/cgroup/job"
 
 
-class Kernel(System):
+class Changing(Folder):
+    """The kernel's files, two of which change as it reclaims."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel.tree.root)
+        self.kernel = kernel
+
+    def read(self, path: str, limit: int = 4096) -> str:
+        if path.endswith("memory.stat"):
+            used = self.kernel.used
+            return f"inactive_file {used}\nactive_file 0\nfile_dirty {used}\n"
+        if path.endswith("meminfo"):
+            return f"MemTotal: 8388608 kB\nSwapTotal: {self.kernel.swap} kB\n"
+        return super().read(path, limit)
+
+
+class Kernel(Controls):
     """A root folder; ``refusals`` maps the end of a path to the errors of the next writes to it."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
+        self.tree = Changing(self)
         self.refusals: dict[str, list[int]] = {}
         self.writes: list[tuple[str, str]] = []
         self.used = 100 * MB
         self.swap = 0
-        self.put("/proc/self/cgroup", "0::/job\n")
-        self.put("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
-        self.put("/proc/meminfo", "MemTotal: 8388608 kB\n")
+        self.put("proc/self/cgroup", "0::/job\n")
+        self.put("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+        self.put("proc/meminfo", "MemTotal: 8388608 kB\n")
         self.put(f"{FOLDER}/memory.max", "max\n")
         self.put(f"{FOLDER}/memory.stat", "")
 
@@ -44,13 +63,6 @@ class Kernel(System):
 
     def text(self, path: str) -> str:
         return Path(self.at(path)).read_text(encoding="utf-8")
-
-    def read(self, path: str) -> str:
-        if path.endswith("memory.stat"):
-            return f"inactive_file {self.used}\nactive_file 0\nfile_dirty {self.used}\n"
-        if path.endswith("meminfo"):
-            return f"MemTotal: 8388608 kB\nSwapTotal: {self.swap} kB\n"
-        return super().read(path)
 
     def write(self, path: str, text: str) -> None:
         for end, numbers in self.refusals.items():
@@ -68,7 +80,7 @@ class Kernel(System):
 
     @property
     def cgroup(self) -> memory.MemoryCgroup:
-        found = memory.own_cgroup(self)
+        found = memory.own_cgroup(Groups(self.tree))
         assert found is not None
         return found
 
@@ -155,7 +167,7 @@ def test_neither_backend_without_its_files_or_at_the_root(machine):
         with pytest.raises(Unavailable, match="root"):
             kind(machine, machine.cgroup._replace(is_root=True), MB)
     with pytest.raises(Unavailable, match="no cgroup v2"):
-        Reclaim(machine, machine.cgroup._replace(version=1), MB)
+        Reclaim(machine, machine.cgroup._replace(generation=1), MB)
 
 
 @pytest.fixture
@@ -318,7 +330,7 @@ def test_writing_back_happens_only_where_much_is_dirty_and_fails_once(machine, m
     calls: list[int] = []
     monkeypatch.setattr(pages, "sync_file_system", calls.append)
     machine.used = 1 * MB
-    writeback = leader.Writeback(machine, machine.cgroup, 64 * MB)
+    writeback = leader.Writeback(machine.tree, machine.cgroup, 64 * MB)
     writeback.run()
     assert calls == []
     machine.used = 8 * MB
@@ -415,7 +427,7 @@ def test_without_any_backend_the_reasons_are_given(machine, monkeypatch):
 
 def test_an_unknown_amount_of_memory_needs_a_size(tmp_path):
     patcher = Patcher(size=0)
-    Limiter(patcher, System(str(tmp_path))).begin()
+    Limiter(patcher, Controls(str(tmp_path))).begin()
     assert len(patcher.reasons) == 1 and "LOONGKIT_PAGE_CACHE_LIMIT_SIZE" in patcher.reasons[0]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from loongkit.activation import logs
+from loongkit.activation.cgroups import Groups
+from loongkit.activation.files import Folder
 from loongkit.page_cache import limiter, memory
 from loongkit.page_cache.memory import MemoryCgroup
-from loongkit.page_cache.system import System
 
 GB = 1 << 30
 V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -26,35 +27,41 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.system = System(str(root))
-        self.write("/proc/meminfo", MEMINFO.format(swap=0))
+        self.tree = Folder(str(root))
+        self.write("proc/meminfo", MEMINFO.format(swap=0))
 
     def write(self, path: str, text: str) -> None:
-        file = Path(f"{self.root}{path}")
+        file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
 
-    def text(self, path: str) -> str:
-        return Path(f"{self.root}{path}").read_text(encoding="utf-8")
-
     def v2(self, path: str = "/job/trainer", **files: str) -> str:
-        self.write("/proc/self/cgroup", f"0::{path}\n")
-        self.write("/proc/self/mountinfo", V2)
-        folder = f"/sys/fs/cgroup{path}".rstrip("/")
+        self.write("proc/self/cgroup", f"0::{path}\n")
+        self.write("proc/self/mountinfo", V2)
+        folder = f"sys/fs/cgroup{path}".rstrip("/")
         files = {"stat": "inactive_file 300\nactive_file 200\nfile 9999\nfile_dirty 7\n", **files}
         for name, text in files.items():
             self.write(f"{folder}/memory.{name}", text)
         return folder
 
     def v1(self, path: str = "/docker/abc", root: str = "/", **files: str) -> str:
-        self.write("/proc/self/cgroup", f"4:memory:{path}\n3:cpuset:/other\n0::/\n")
-        self.write("/proc/self/mountinfo", V2 + V1.format(root=root))
+        self.write("proc/self/cgroup", f"4:memory:{path}\n3:cpuset:/other\n0::/\n")
+        self.write("proc/self/mountinfo", V2 + V1.format(root=root))
         inside = path.removeprefix(root if root != "/" else "")
-        folder = f"/sys/fs/cgroup/memory{inside}"
+        folder = f"sys/fs/cgroup/memory{inside}".rstrip("/")
         files = {"stat": "total_inactive_file 30\ntotal_active_file 20\ntotal_dirty 5\n", **files}
         for name, text in files.items():
             self.write(f"{folder}/memory.{name}", text)
         return folder
+
+    @property
+    def cgroup(self) -> MemoryCgroup | None:
+        return memory.own_cgroup(Groups(self.tree))
+
+    def use(self) -> tuple[int | None, int]:
+        """Reclaimable page cache, and what of it is dirty."""
+        cgroup = self.cgroup
+        return memory.page_cache(self.tree, cgroup), memory.dirty_files(self.tree, cgroup)
 
 
 @pytest.fixture
@@ -63,32 +70,23 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_the_own_cgroup_of_version_2(machine):
+    assert machine.cgroup is None
     folder = machine.v2(max="max")
-    cgroup = memory.own_cgroup(machine.system)
-    assert cgroup == MemoryCgroup(2, folder, "/sys/fs/cgroup", False)
-    assert memory.page_cache(machine.system, cgroup) == 500
-    assert memory.dirty_files(machine.system, cgroup) == 7
+    assert machine.cgroup == MemoryCgroup(2, folder, False)
+    assert machine.use() == (500, 7)
 
 
 def test_the_own_cgroup_of_version_1_on_a_hybrid_host(machine):
     folder = machine.v1()
-    cgroup = memory.own_cgroup(machine.system)
-    assert cgroup == MemoryCgroup(1, folder, "/sys/fs/cgroup/memory", False)
-    assert memory.page_cache(machine.system, cgroup) == 50
-    assert memory.dirty_files(machine.system, cgroup) == 5
+    assert machine.cgroup == MemoryCgroup(1, folder, False)
+    assert machine.use() == (50, 5)
 
 
-def test_a_container_that_sees_the_paths_of_its_host(machine):
+@pytest.mark.parametrize("path", ["/docker/abc", "/elsewhere"])
+def test_a_container_that_sees_the_paths_of_its_host(machine, path):
     machine.v1("/docker/abc", root="/docker/abc")
-    cgroup = memory.own_cgroup(machine.system)
-    assert cgroup == MemoryCgroup(1, "/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory", False)
-
-
-def test_a_path_outside_of_what_is_mounted_is_the_mount_itself(machine):
-    machine.v1("/docker/abc", root="/docker/abc")
-    machine.write("/proc/self/cgroup", "4:memory:/elsewhere\n")
-    cgroup = memory.own_cgroup(machine.system)
-    assert cgroup is not None and cgroup.folder == "/sys/fs/cgroup/memory"
+    machine.write("proc/self/cgroup", f"4:memory:{path}\n")
+    assert machine.cgroup == MemoryCgroup(1, "sys/fs/cgroup/memory", False)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -96,57 +94,66 @@ def test_at_the_root_the_machine_counts(machine, version):
     if version == 2:
         machine.v2("/")
     else:
-        machine.v1("/")
-    cgroup = memory.own_cgroup(machine.system)
-    assert cgroup is not None and cgroup.version == version and cgroup.is_root
-    assert memory.page_cache(machine.system, cgroup) == 3 << 20
-    assert memory.dirty_files(machine.system, cgroup) == 12 << 10
+        machine.write(f"{machine.v1('/')}/cgroup.sane_behavior", "0\n")
+    cgroup = machine.cgroup
+    assert cgroup is not None and cgroup.generation == version and cgroup.is_root
+    assert machine.use() == (3 << 20, 12 << 10)
+
+
+def test_the_root_of_a_namespace_is_a_group_like_any_other(machine):
+    machine.v1("/")
+    assert machine.cgroup == MemoryCgroup(1, "sys/fs/cgroup/memory", False)
+    assert machine.use() == (50, 5)
+    machine.v2("/", max="max")
+    assert machine.cgroup == MemoryCgroup(2, "sys/fs/cgroup", False)
+    assert machine.use() == (500, 7)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense\n", "0::/\n"])
 def test_without_a_memory_cgroup_the_machine_counts(machine, text):
-    machine.write("/proc/self/cgroup", text)
-    machine.write("/proc/self/mountinfo", "short line\n1 2 3 - x\n")
-    assert memory.own_cgroup(machine.system) is None
-    assert memory.page_cache(machine.system, None) == 3 << 20
-    assert memory.total_memory(machine.system, None) == 64 * GB
+    machine.write("proc/self/cgroup", text)
+    machine.write("proc/self/mountinfo", "short line\n1 2 3 - x\n")
+    assert machine.cgroup is None
+    assert machine.use() == (3 << 20, 12 << 10)
+
+
+def test_a_group_above_is_not_the_own_one(machine):
+    """Others may be in it: nothing must be asked of it, whether ours lacks memory or is hidden."""
+    machine.v2("/pod", max="max")
+    machine.write("proc/self/cgroup", "0::/pod/job\n")
+    assert machine.cgroup is None
+    machine.write("sys/fs/cgroup/pod/job/cgroup.procs", "1\n")
+    assert machine.cgroup is None
 
 
 def test_nothing_can_be_read(tmp_path):
-    system = System(str(tmp_path))
-    assert memory.own_cgroup(system) is None
-    assert memory.total_memory(system, None) is None
-    assert memory.page_cache(system, None) is None
-    assert not memory.has_swap(system)
+    tree = Folder(str(tmp_path))
+    assert memory.own_cgroup(Groups(tree)) is None
+    assert memory.page_cache(tree, None) is None
+    assert memory.dirty_files(tree, None) == 0
+    assert not memory.has_swap(tree)
 
 
-def test_the_smallest_limit_up_the_tree_counts(machine):
-    folder = machine.v2("/pod/job/trainer", max="max")
-    machine.write("/sys/fs/cgroup/pod/memory.max", f"{8 * GB}\n")
-    machine.write("/sys/fs/cgroup/pod/job/memory.max", f"{16 * GB}\n")
-    cgroup = memory.own_cgroup(machine.system)
-    assert memory.total_memory(machine.system, cgroup) == 8 * GB
-    machine.write(f"{folder}/memory.max", f"{2 * GB}\n")
-    assert memory.total_memory(machine.system, cgroup) == 2 * GB
+@pytest.mark.parametrize("swap", [0, 1])
+def test_swap(machine, swap):
+    machine.write("proc/meminfo", MEMINFO.format(swap=swap))
+    assert memory.has_swap(machine.tree) == bool(swap)
 
 
-@pytest.mark.parametrize(
-    ("own", "above", "wanted"),
-    [
-        (9223372036854771712, 9223372036854771712, 64 * GB),
-        (4 * GB, 9223372036854771712, 4 * GB),
-        (9223372036854771712, 3 * GB, 3 * GB),
-    ],
-)
-def test_limits_of_version_1_also_of_ancestors_out_of_sight(machine, own, above, wanted):
-    machine.v1(
-        "/docker/abc",
-        root="/docker/abc",
-        limit_in_bytes=str(own),
-        stat=f"hierarchical_memory_limit {above}\n",
-    )
-    cgroup = memory.own_cgroup(machine.system)
-    assert memory.total_memory(machine.system, cgroup) == wanted
+def test_a_look_at_the_page_cache_reads_one_file(machine, monkeypatch):
+    """The leader polls it."""
+    machine.v2(max="max")
+    cgroup, seen = machine.cgroup, []
+    read = Folder.read
+
+    def note(tree, path, limit=4096):
+        seen.append(path)
+        return read(tree, path, limit)
+
+    monkeypatch.setattr(Folder, "read", note)
+    assert memory.page_cache(machine.tree, cgroup) == 500
+    assert memory.dirty_files(machine.tree, cgroup) == 7
+    assert seen == ["sys/fs/cgroup/job/trainer/memory.stat"] * 2
 
 
 @pytest.mark.parametrize(
@@ -194,14 +201,3 @@ def test_the_limit_that_is_asked_for(monkeypatch, size, total, wanted, warnings)
 )
 def test_how_many_ranks_share_the_limit(environ, wanted):
     assert limiter._ranks_here(environ) == wanted
-
-
-def test_a_control_file_is_written_in_one_write_and_refusals_are_seen(tmp_path):
-    system = System(str(tmp_path))
-    (tmp_path / "file").write_text("123456")
-    system.write("/file", "7")
-    assert (tmp_path / "file").read_text() == "7"
-    with pytest.raises(OSError):
-        system.write("/none", "7")
-    with pytest.raises(OSError):
-        System("").write("/dev/full", "7")

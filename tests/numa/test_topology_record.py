@@ -11,9 +11,9 @@ import children
 import machines
 import pytest
 
-from loongkit.activation import files, hardware
+from loongkit.activation import cgroups, files, hardware
 from loongkit.activation.files import Record
-from loongkit.numa import container, cpulists, details, record, topology
+from loongkit.numa import cpulists, details, record, topology
 from loongkit.numa.records import Machine
 
 SECRET = "dorothea"
@@ -80,7 +80,7 @@ def test_the_container_is_kept_in_other_words() -> None:
     again = files.parse(text)
     machine = topology.read(again)
     assert (cpulists.format(machine.allowed), cpulists.format(machine.cpuset)) == ("0-7", "0-15")
-    assert container.quota(container.Groups(again), again) == 3.5
+    assert cgroups.cpu_quota(cgroups.Groups(again)) == 3.5
 
 
 def test_no_name_no_serial_number_and_no_uuid() -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from loongkit.guards import cgroups, memory_checks
+from loongkit.activation import cgroups
+from loongkit.guards import memory_checks
 from loongkit.guards.memory_checks import Batch
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class FirstBatches:
 
     def _end_growth(self, iterator: Any) -> None:
         now = private_memory(self._desk.tree, iterator._workers[0].pid)
-        headroom = cgroups.memory_headroom(self._desk.tree)
+        headroom = cgroups.memory_headroom(cgroups.Groups(self._desk.tree))
         if now is None or self._private is None or headroom is None:
             return
         finding = memory_checks.worker_memory(
@@ -178,7 +179,7 @@ def _field(tree: Tree, path: str, name: str) -> int | None:
 
 def could_fill_memory(tree: Tree, workers: int) -> bool:
     """Tell whether the memory would not do if each worker came to copy all of this process's."""
-    headroom = cgroups.memory_headroom(tree)
+    headroom = cgroups.memory_headroom(cgroups.Groups(tree))
     return headroom is not None and workers * own_memory(tree) > headroom.free
 
 

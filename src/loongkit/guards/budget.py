@@ -7,8 +7,7 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from loongkit.activation import process
-from loongkit.guards import cgroups
+from loongkit.activation import cgroups, process
 from loongkit.numa import handover
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def read(tree: Tree, environ: Mapping[str, str], mask: frozenset[int]) -> Budget
         cpus=len(mask),
         ranks=ranks,
         sharers=sharers,
-        quota=cgroups.cpu_quota(tree),
+        quota=cgroups.cpu_quota(cgroups.Groups(tree)),
         data_cpus=len(placed.data) if placed is not None and apart else None,
     )
 

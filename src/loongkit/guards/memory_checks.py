@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from loongkit.guards.finding import Finding
 
 if TYPE_CHECKING:
-    from loongkit.guards.cgroups import Headroom
+    from loongkit.activation.cgroups import Headroom
 
 #: What the job needs may come this near to a limit on open files: 3 of 4.
 _NEAR = (3, 4)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loongkit.activation import hardware
-from loongkit.numa import container, cpulists
+from loongkit.activation import cgroups, hardware
+from loongkit.numa import cpulists
 from loongkit.numa.caches import Caches
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ def read(tree: Tree, machine: Machine) -> Details:
         _cores(tree, machine),
         tuple(caches.size(min(cpus)) for cpus in machine.llcs),
         {id: _memory(tree, id) for id in machine.nodes},
-        container.quota(container.Groups(tree), tree),
+        cgroups.cpu_quota(cgroups.Groups(tree)),
     )
 
 

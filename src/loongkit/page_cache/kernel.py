@@ -10,11 +10,11 @@ from loongkit.activation import logs
 from loongkit.page_cache import memory, syscalls
 
 if TYPE_CHECKING:
+    from loongkit.activation.controls import Controls
     from loongkit.page_cache.memory import MemoryCgroup
-    from loongkit.page_cache.system import System
 
 #: The host-wide switch of Alibaba Cloud Linux; a limit of a cgroup has no effect while it is 0.
-_SWITCH = "/sys/kernel/mm/pagecache_limit/enabled"
+_SWITCH = "sys/kernel/mm/pagecache_limit/enabled"
 #: Reclaiming begins this far above the limit, and asks for so much at a time.
 _TOLERANCE, _MOST_AT_ONCE = 1.05, 256 << 20
 
@@ -51,7 +51,7 @@ class PageCacheLimit:
 
     name = "the page-cache limit of Alibaba Cloud Linux"
 
-    def __init__(self, system: System, cgroup: MemoryCgroup | None, limit: int) -> None:
+    def __init__(self, controls: Controls, cgroup: MemoryCgroup | None, limit: int) -> None:
         """Set the limit, in bytes.
 
         Raises:
@@ -60,11 +60,11 @@ class PageCacheLimit:
         """
         if cgroup is None:
             raise Unavailable("no memory cgroup was found")
-        if not system.exists(f"{cgroup.folder}/memory.pagecache_limit.size"):
+        if not controls.tree.exists(f"{cgroup.folder}/memory.pagecache_limit.size"):
             raise Unavailable("this kernel does not have it")
         if cgroup.is_root:
             raise Unavailable("the root cgroup can't be limited")
-        self._system = system
+        self._controls = controls
         self._folder = cgroup.folder
         self._before: dict[str, int] = {}
         self._is_ours = False
@@ -85,14 +85,14 @@ class PageCacheLimit:
             for name, value in (("size", limit), ("sync", 0), ("enable", 1)):
                 self._before[name] = found[name]
                 self._write(name, value)
-        if self._system.read(_SWITCH).strip() == "0":
-            self._system.write(_SWITCH, "1")
+        if self._controls.read(_SWITCH) == "0":
+            self._controls.write(_SWITCH, "1")
 
     def _read(self, name: str) -> int:
-        return int(self._system.read(f"{self._folder}/memory.pagecache_limit.{name}"))
+        return int(self._controls.read(f"{self._folder}/memory.pagecache_limit.{name}"))
 
     def _write(self, name: str, value: int) -> None:
-        self._system.write(f"{self._folder}/memory.pagecache_limit.{name}", str(value))
+        self._controls.write(f"{self._folder}/memory.pagecache_limit.{name}", str(value))
         found = self._read(name)
         # A size is rounded to whole pages.
         if abs(found - value) >= syscalls.PAGE or (name == "enable" and found != value):
@@ -120,27 +120,27 @@ class Reclaim:
 
     name = "memory.reclaim"
 
-    def __init__(self, system: System, cgroup: MemoryCgroup | None, limit: int) -> None:
+    def __init__(self, controls: Controls, cgroup: MemoryCgroup | None, limit: int) -> None:
         """Find out whether it works, by asking for one page.
 
         Raises:
             Unavailable: this kernel has none, does not let us, or could swap the training out.
 
         """
-        if cgroup is None or cgroup.version != 2:
+        if cgroup is None or cgroup.generation != 2:
             raise Unavailable("there is no cgroup v2 with the memory controller")
         if cgroup.is_root:
             raise Unavailable("the root cgroup has none")
-        self._system = system
+        self._controls = controls
         self._cgroup = cgroup
         self._limit = limit
         self._file = f"{cgroup.folder}/memory.reclaim"
-        if not system.exists(self._file):
+        if not controls.tree.exists(self._file):
             raise Unavailable("this kernel does not have it")
-        if memory.page_cache(system, cgroup) is None:
+        if memory.page_cache(controls.tree, cgroup) is None:
             raise Unavailable("memory.stat does not tell how much page cache there is")
         self._arguments = ""
-        if memory.has_swap(system):
+        if memory.has_swap(controls.tree):
             self._arguments = " swappiness=0"  # files only; what is anonymous belongs to the job
         try:
             self._ask(syscalls.PAGE)
@@ -173,12 +173,12 @@ class Reclaim:
         """Nothing was set up."""
 
     def _used(self) -> int:
-        return memory.page_cache(self._system, self._cgroup) or 0
+        return memory.page_cache(self._controls.tree, self._cgroup) or 0
 
     def _ask(self, size: int) -> bool:
         """Ask for so many bytes; False: the kernel found less to give back."""
         try:
-            self._system.write(self._file, f"{size}{self._arguments}")
+            self._controls.write(self._file, f"{size}{self._arguments}")
         except OSError as error:
             if error.errno == errno.EAGAIN:
                 return False

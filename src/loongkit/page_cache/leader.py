@@ -17,9 +17,9 @@ from loongkit.page_cache.watch import FAULTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from loongkit.activation.files import Tree
     from loongkit.page_cache.kernel import Backend
     from loongkit.page_cache.memory import MemoryCgroup
-    from loongkit.page_cache.system import System
 
 #: Seconds between two looks at the page cache.
 EVERY = 1.0
@@ -69,15 +69,15 @@ class Lock:
 class Writeback:
     """Has dirty files written back before the kernel is to reclaim them (SYNC)."""
 
-    def __init__(self, system: System, cgroup: MemoryCgroup | None, limit: int) -> None:
-        self._system = system
+    def __init__(self, tree: Tree, cgroup: MemoryCgroup | None, limit: int) -> None:
+        self._tree = tree
         self._cgroup = cgroup
         self._least = limit * _DIRTY_SHARE
         self._failed = False
 
     def run(self) -> None:
         """Write back the file system of the working folder, where checkpoints go."""
-        if memory.dirty_files(self._system, self._cgroup) <= self._least:
+        if memory.dirty_files(self._tree, self._cgroup) <= self._least:
             return
         try:
             descriptor = os.open(".", os.O_RDONLY | os.O_CLOEXEC)

@@ -7,13 +7,13 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
-from loongkit.activation import logs, process
+from loongkit.activation import cgroups, logs, process
+from loongkit.activation.controls import Controls
 from loongkit.page_cache import memory
 from loongkit.page_cache.kernel import PageCacheLimit, Reclaim, Unavailable
 from loongkit.page_cache.leader import Leader, Lock, Writeback, job_name
 from loongkit.page_cache.ledger import Ledger
 from loongkit.page_cache.memory import MIB
-from loongkit.page_cache.system import System
 from loongkit.page_cache.watch import Watch
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class Limiter:
     ``begin`` comes before the data workers are started, ``read`` in each process that is to read.
     """
 
-    def __init__(self, patcher: Patcher, system: System | None = None) -> None:
+    def __init__(self, patcher: Patcher, controls: Controls | None = None) -> None:
         self._patcher = patcher
-        self._system = system or System()
+        self._controls = controls or Controls()
         self._begun = False
         self._watch: Watch | None = None
         self._leader: Leader | None = None
@@ -54,8 +54,9 @@ class Limiter:
         if self._begun or _is_data_worker():
             return
         self._begun = True
-        cgroup = memory.own_cgroup(self._system)
-        limit = self._limit(memory.total_memory(self._system, cgroup))
+        groups = cgroups.Groups(self._controls.tree)
+        cgroup = memory.own_cgroup(groups)
+        limit = self._limit(cgroups.memory_size(groups))
         if limit is None:
             self._patcher.give_up(
                 "neither /proc/meminfo nor a cgroup tells how much memory there is; "
@@ -65,7 +66,7 @@ class Limiter:
         reasons: list[str] = []
         for kind in (PageCacheLimit, Reclaim):
             try:
-                self._lead(kind(self._system, cgroup, limit), cgroup, limit)
+                self._lead(kind(self._controls, cgroup, limit), cgroup, limit)
             except Unavailable as reason:
                 reasons.append(f"{kind.name}: {reason}")
             else:
@@ -128,7 +129,7 @@ class Limiter:
     def _lead(self, backend: Backend, cgroup: MemoryCgroup | None, limit: int) -> None:
         writeback = None
         if self._patcher.options["sync"]:
-            writeback = Writeback(self._system, cgroup, limit)
+            writeback = Writeback(self._controls.tree, cgroup, limit)
         lock = Lock(job_name(os.environ))
         self._leader = Leader(backend, lock, writeback, self._patcher.mark, self._patcher.give_up)
         self._leader.start()

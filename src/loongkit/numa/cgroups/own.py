@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from loongkit.numa import container, cpulists
+from loongkit.activation.cgroups import Groups
+from loongkit.numa import cpulists
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,20 +39,29 @@ def find(operations: Operations, pid: int) -> list[Own]:
     Raises:
         OSError: no control groups are to be seen, or this process's own one is not among them.
     """
-    groups = container.Groups(operations.tree)
-    here = groups.folders("cpuset")
+    groups = Groups(operations.tree)
+    here = _seen(operations, groups, "cpuset")
     if not here:
         raise FileNotFoundError(errno.ENOENT, "no control groups are mounted")
-    found = [_own(operations, here[0], pid)]
-    time = groups.folders("cpu")
-    if not found[0].second and time and time[0] != here[0]:
+    found = [_own(operations, here, pid)]
+    time = _seen(operations, groups, "cpu")
+    if not found[0].second and time and time != here:
         try:
-            beside = _own(operations, time[0], pid)
+            beside = _own(operations, time, pid)
         except OSError:
             return found
         if not beside.second:
             found.append(beside)
     return found
+
+
+def holds_cpus(operations: Operations, pid: int) -> bool:
+    """Tell whether a group of ours keeps this process to CPUs of its own."""
+    try:
+        leaf = find(operations, pid)[0].leaf
+    except OSError:
+        return False
+    return bool(leaf) and operations.tree.exists(f"{leaf}/cpuset.cpus")
 
 
 def effective(operations: Operations, folder: str, kind: str) -> frozenset[int]:
@@ -86,6 +96,12 @@ def parent_of(operations: Operations, pid: int) -> int:
     # The command's name, in brackets, may hold blanks: count from its end.
     fields = operations.tree.read(f"proc/{pid}/stat").rpartition(")")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
+
+
+def _seen(operations: Operations, groups: Groups, controller: str) -> str:
+    """Return the innermost of this process's groups that is to be seen here, or ""."""
+    folders = groups.folders(controller)
+    return next((folder for folder in folders if operations.tree.exists(folder)), "")
 
 
 def _own(operations: Operations, here: str, pid: int) -> Own:
