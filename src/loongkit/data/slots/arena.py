@@ -87,12 +87,9 @@ class Arena:
     def __init__(self, size: int) -> None:
         self.size = size // GRAIN * GRAIN
         self.descriptor = os.memfd_create(FILE_NAME, os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(self.descriptor, self.size)
-            self.view = memoryview(mmap.mmap(self.descriptor, self.size))
-        except BaseException:
-            os.close(self.descriptor)
-            raise
+        weakref.finalize(self, os.close, self.descriptor)
+        os.ftruncate(self.descriptor, self.size)
+        self.view = memoryview(mmap.mmap(self.descriptor, self.size))
         self.address = torch.frombuffer(self.view, dtype=torch.uint8).data_ptr()
         #: What the receiver knows this memory by.
         self.key = f"{os.getpid()}-{os.urandom(8).hex()}"
