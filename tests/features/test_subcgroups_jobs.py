@@ -68,17 +68,23 @@ def left_over() -> list[str]:
 
 
 class Launch:
-    """One torchrun of two ranks, and what they told."""
+    """One torchrun of a rank for each accelerator, and what they told.
 
-    def __init__(self, folder: Path, before: str = "", **variables: str) -> None:
-        machine = two_nodes.write(folder / "machine")
+    ``gpus`` names the node of each; ``before`` is a shell command that goes first, in a mount
+    namespace of the job's own.
+    """
+
+    def __init__(
+        self, folder: Path, before: str = "", gpus: tuple[int, ...] = (0, 1), **variables: str
+    ) -> None:
+        machine = two_nodes.write(folder / "machine", gpus=gpus)
         self.name = f"test-{os.getpid()}-{folder.name}"
         asked = {"NUMA_AFFINITY_SYSFS": str(machine), **variables}
         env = jobs.environment(
             folder,
             settings={"SEED": "3"} | {f"LOONGKIT_{name}": text for name, text in asked.items()},
         )
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={len(gpus)}"]
         command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={self.name}"]
         command.append(str(SCRIPT))
         if before:
@@ -89,7 +95,7 @@ class Launch:
         self.reports: list[dict[str, Any]] = sorted(
             map(json.loads, lines), key=lambda report: report["local_rank"]
         )
-        assert [report["local_rank"] for report in self.reports] == [0, 1]
+        assert [report["local_rank"] for report in self.reports] == [*range(len(gpus))]
 
     def is_in(self, place: dict[str, Any], leaf: str) -> bool:
         return any(f"loongkit.{self.name}/{leaf}" in line for line in place["groups"])
@@ -140,6 +146,26 @@ def test_ranks_and_workers_are_in_groups_of_their_own(
     assert found.job.rows["subcgroups"] and not found.job.rows.get("numa_affinity")
     superseded = "numa_affinity: skipped: superseded by subcgroups" in found.job.summary
     assert superseded is (affinity == "1")
+
+
+@jobs.needs_torch
+def test_workers_may_have_other_cpus_than_the_rank(tmp_path: Path) -> None:
+    """A node without an accelerator lends itself to the data workers of the other one."""
+    asked = ("ALLOW_ASYMMETRIC", "DATA_WORKER_ON_GPULESS", "DATA_WORKER_GPULESS_ONLY")
+    found = Launch(
+        tmp_path,
+        gpus=(0,),
+        ALL="2",
+        DISABLE="config_guards",
+        **{f"NUMA_AFFINITY_{name}": "1" for name in asked},
+    )
+    (report,) = found.reports
+    assert report["own"]["mask"] == "0"
+    for method in ("fork", "spawn"):
+        assert {place["mask"] for place in report["workers"][method]} == {"1"}
+    assert found.job.rows["subcgroups"] is groups_hold_cpus()
+    assert found.job.rows["numa_affinity"] is not groups_hold_cpus()
+    assert left_over() == []
 
 
 @jobs.needs_torch
