@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import h5py  # type: ignore[import-untyped]
+import h5py
 import numpy as np
 import torch.utils.data
 from _pairs import Outcome, arguments, report
