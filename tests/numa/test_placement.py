@@ -36,6 +36,9 @@ class Rank:
         for name in list(os.environ):
             if name.startswith(OF_LAUNCHERS):
                 monkeypatch.delenv(name)
+        for name in settings.INTERNAL:  # what a placement sets is not left to the next test
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
         monkeypatch.setattr(logs, "_state", logs._state)
         logs.configure("info", str(self.log))
         monkeypatch.setattr(placement, "_torch_on_path", lambda: self.torch)
@@ -128,6 +131,15 @@ def test_a_mask_that_somebody_narrowed_is_kept_and_said(rank: Rank, own: int, wa
     assert rank.mask == {1} and not rank.marks and rank.kernel.preferred == []
     assert ("its accelerator is on node 0" in rank.said) is warned
     assert (" WARNING " in rank.said) is warned
+
+
+def test_a_command_that_a_rank_starts_does_not_warn_again(rank: Rank) -> None:
+    rank.env(LOCAL_RANK="0", LOCAL_WORLD_SIZE="2", **{settings.JOB_WARNED: "LOONGKIT_ALL"})
+    rank.placement(cpus="nonsense").at_start()
+    assert rank.said.count(" WARNING ") == 2  # the list, and a node of a single CPU
+    assert os.environ[settings.JOB_WARNED] == "LOONGKIT_ALL,numa_affinity"
+    rank.placement(cpus="nonsense").at_start()
+    assert rank.said.count(" WARNING ") == 2
 
 
 def milan(folder: Path) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from loongkit.activation import logs, process, session, versions
+from loongkit.activation import logs, process, session, settings, versions
 from loongkit.activation.patching import Skip
 from loongkit.numa import devices, handover, nccl_topology, topology, torch_state
 from loongkit.numa import plan as planning
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 #: What makes OpenMP pin the thread that starts workers to one core; they inherit that core.
 _PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+#: Stands among the names of settings that this job was warned about.
+_WARNED = "numa_affinity"
 
 _TOO_OLD = (
     "found torch {}, wanted >=2.5.0; LOONGKIT_NUMA_AFFINITY_ALLOW_INDEX=1 matches devices by index"
@@ -61,6 +64,8 @@ class Placement:
         self._is_worker = False
         self._confirmed = False
         self._took_over = False
+        # A command that a rank starts inherits its local rank, and would come to the same plan.
+        self._parent_warned = _WARNED in os.environ.get(settings.JOB_WARNED, "").split(",")
 
     def belongs_to(self, patcher: Patcher) -> bool:
         """Tell whether it was made for this patcher, not for one of an earlier activation."""
@@ -302,10 +307,13 @@ class Placement:
 
     def _report(self, warnings: tuple[str, ...]) -> None:
         for text in warnings:
-            if self._rank <= 0:
+            if self._rank <= 0 and not self._parent_warned:
                 logs.warning(f"{self._name}: {text}")
             else:
                 logs.info(f"{self._name}: {text}")
+        if warnings and not self._parent_warned:
+            already = os.environ.get(settings.JOB_WARNED, "")
+            os.environ[settings.JOB_WARNED] = ",".join(filter(None, (already, _WARNED)))
 
 
 _placement: Placement | None = None
