@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import children
+import clusters
 import jobs
 import pytest
 import two_nodes
@@ -28,7 +28,14 @@ SCRIPT = jobs.SCRIPTS / "placed.py"
 class Launch:
     """One torchrun of the script, and what its ranks told."""
 
-    def __init__(self, folder: Path, ranks: int, *flags: str, **settings: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ranks: int,
+        *flags: str,
+        under: Sequence[str] = (),
+        **settings: str,
+    ) -> None:
         machine = two_nodes.write(folder / "machine")
         torchrun, words = [], []
         for flag in flags:
@@ -39,13 +46,9 @@ class Launch:
         )
         launcher = ["-m", "torch.distributed.run", "--standalone"]
         launcher += [f"--nproc-per-node={ranks}", *torchrun]
-        command = [sys.executable, *launcher, str(SCRIPT), *words]
+        command = [*under, sys.executable, *launcher, str(SCRIPT), *words]
         self.job = jobs.Job(children.run_command(*command, env=env, cwd=folder), folder / "log")
-        assert self.job.result.status == 0, self.job.result
-        lines = [line for line in self.job.result.out.splitlines() if line.startswith("{")]
-        self.reports: list[dict[str, Any]] = sorted(
-            map(json.loads, lines), key=lambda report: report["local_rank"]
-        )
+        self.reports = clusters.reports(self.job)
 
 
 ALL = cpulists.format(os.sched_getaffinity(0))
@@ -99,3 +102,41 @@ def test_what_the_script_chooses_itself_is_kept(tmp_path: Path) -> None:
     found = Launch(tmp_path, 2, "--moves-itself", NUMA_AFFINITY_CPUS="0-1,0-1")
     assert [report["mask"] for report in found.reports] == ["0", "1"]
     assert found.reports[1]["workers"]["fork"] == ["1"]
+
+
+def test_a_binding_of_the_users_is_kept_and_said(tmp_path: Path) -> None:
+    """Both ranks stay on the CPU that taskset chose; one of their accelerators is elsewhere."""
+    found = Launch(tmp_path, 2, under=("taskset", "-c", "1"))
+    for report in found.reports:
+        assert report["mask"] == report["launcher"] == "1"
+        assert report["workers"] == {"fork": ["1"], "spawn": ["1"]}
+        assert report["child"] == [1]
+    said = "kept: this process was bound to CPUs 1 already: kept"
+    elsewhere = f"{said}, though they are of node 1 and its accelerator is on node 0"
+    assert f"numa_affinity: skipped: {elsewhere}" in found.job.summary
+    (warning,) = (text for text in found.job.warnings if "skipped" not in text)
+    assert elsewhere.removeprefix("kept: ") in warning
+
+
+PREPARATION = """
+import os
+import torch
+from torch.utils.data import DataLoader
+
+assert len(list(DataLoader(range(8), num_workers=2))) == 8
+print(sorted(os.sched_getaffinity(0)))
+"""
+
+
+def test_a_script_that_prepares_data_is_never_bound(tmp_path: Path) -> None:
+    """It has no rank, and it uses no device."""
+    machine = two_nodes.write(tmp_path / "machine")
+    job = jobs.run(
+        tmp_path,
+        PREPARATION,
+        LOONGKIT_NUMA_AFFINITY="1",
+        LOONGKIT_NUMA_AFFINITY_SYSFS=str(machine),
+        LOONGKIT_LOGLEVEL="info",
+    )
+    assert job.result.out == f"{sorted(os.sched_getaffinity(0))}\n", job
+    assert "numa_affinity: node" not in job.log and job.warnings == []
