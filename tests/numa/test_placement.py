@@ -358,10 +358,21 @@ class TestWorkers:
         child.placement().worker()
         assert child.mask == {2}
 
+    @pytest.mark.parametrize(
+        ("data", "options", "preferred"),
+        [("2", {}, [None]), ("0-1", {}, []), ("2", {"memory": False}, [])],
+    )
+    def test_on_cpus_of_its_own_it_takes_the_memory_next_to_them(
+        self, rank: Rank, data: str, options: dict[str, Any], preferred: list[None]
+    ) -> None:
+        rank.env(LOONGKIT_JOB_PLACEMENT=f"{os.getppid()}/0-3/0-1/{data}")
+        rank.placement(**options).worker()
+        assert rank.kernel.preferred == preferred
+
     def test_a_mask_of_the_users_is_kept(self, child: Rank) -> None:
         child.kernel.masks[0] = frozenset({0, 3})
         child.placement().worker()
-        assert child.mask == {0, 3}
+        assert child.mask == {0, 3} and child.kernel.preferred == []
 
     @pytest.mark.parametrize(("variable", "mask"), [("OMP_PROC_BIND", {2}), ("NOTHING", {1})])
     def test_one_core_from_openmp_is_no_choice_of_the_users(

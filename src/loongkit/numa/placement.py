@@ -121,6 +121,9 @@ class Placement:
         pinned = mask < left.train and is_pinned_by_openmp()
         if mask == left.train or pinned:  # else the user has chosen another mask in the meantime
             self._system.set_mask(0, left.data)
+            if left.data != left.train and self._options["memory"]:
+                # It has inherited a preference for the node of the GPU, and may be on another one.
+                self._system.prefer_memory(None)
 
     def at_worker_loop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a data worker's loop, after moving it. To be wrapped around that loop."""
