@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from loongkit.activation import plan, states
 from loongkit.activation.patching import Patcher
-from loongkit.data import collates, slots
+from loongkit.data import collates, slots, worker_loop
 from loongkit.data.slots import arena, loop
 
 Point = collections.namedtuple("Point", ["x", "y"])
@@ -53,7 +53,7 @@ def at_work(with_collate: bool = True) -> Iterator[AtWork]:
         byte[0] = 1
 
     run = loop.Loop(mark).run
-    patcher.wrap(torch_worker, "_worker_loop", run, like=loop.worker_loop_like)
+    patcher.wrap(torch_worker, "_worker_loop", run, like=worker_loop.like)
     shut_down, like = loop.shut_down, loop.shutdown_like
     patcher.wrap(_MultiProcessingDataLoaderIter, "_shutdown_workers", shut_down, like=like)
     if with_collate:

@@ -17,27 +17,54 @@ if TYPE_CHECKING:
     from loongkit.data.accelerator import Accelerator
 
 
-class Pinning:
+class PinMethod:
+    """The ``pin_memory`` of a class; ``pinned`` is what it does.
+
+    ``feature`` is the one that it belongs to, in lower case.
+    """
+
+    def __init__(self, accelerator: Accelerator, feature: str) -> None:
+        self._accelerator = accelerator
+        self._feature = feature
+        self._has_failed = False
+
+    def method(self) -> Callable[..., Any]:
+        """Return the function to be set as ``pin_memory`` on the class."""
+        pinning = self
+
+        # The releases of torch read for this (2.4, 2.9, 2.13) pass no device; vendors' may.
+        def pin_memory(self: Any, device: Any = None) -> Any:
+            """Return this object with its tensors in page-locked memory."""
+            return pinning.pinned(self, device)
+
+        return pin_memory
+
+    def pinned(self, value: Any, device: Any = None) -> Any:
+        """Return an object with its tensors pinned, or itself where that can't be."""
+        raise NotImplementedError
+
+    def _report(self, error: Exception) -> None:
+        """Warn once: where memory is short, it is short for many batches."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        logs.warning(
+            f"{self._feature}: a batch could not be copied into page-locked memory and goes on as "
+            f"it is ({type(error).__name__}: {error}); this is said once. Where page-locked memory "
+            "has run out, use fewer data workers, a smaller prefetch_factor or smaller batches, or "
+            f"set LOONGKIT_{self._feature.upper()}=0"
+        )
+
+
+class Pinning(PinMethod):
     """Copies what DataContainers hold into page-locked memory.
 
     ``mark`` is called where something was pinned.
     """
 
     def __init__(self, accelerator: Accelerator, mark: Callable[[], None]) -> None:
-        self._accelerator = accelerator
+        super().__init__(accelerator, "data_container")
         self._mark = mark
-        self._has_failed = False
-
-    def method(self) -> Callable[..., Any]:
-        """Return the function to be set as ``pin_memory`` on the class DataContainer."""
-        pinning = self
-
-        # The releases of torch read for this (2.4, 2.9, 2.13) pass no device; vendors' may.
-        def pin_memory(self: Any, device: Any = None) -> Any:
-            """Return this container with its tensors in page-locked memory."""
-            return pinning.pinned(self, device)
-
-        return pin_memory
 
     def pinned(self, container: Any, device: Any = None) -> Any:
         """Return a shallow copy of a container with its tensors pinned.
@@ -62,18 +89,6 @@ class Pinning:
             return container
         self._mark()
         return clone
-
-    def _report(self, error: Exception) -> None:
-        """Warn once: where memory is short, it is short for many batches."""
-        if self._has_failed:
-            return
-        self._has_failed = True
-        logs.warning(
-            "data_container: a batch could not be copied into page-locked memory and goes on as "
-            f"it is ({type(error).__name__}: {error}); this is said once. Where page-locked memory "
-            "has run out, use fewer data workers, a smaller prefetch_factor or smaller batches, or "
-            "set LOONGKIT_DATA_CONTAINER=0"
-        )
 
 
 class _Copy:

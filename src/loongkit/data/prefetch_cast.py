@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from loongkit.data.leaves import Leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,33 +18,16 @@ if TYPE_CHECKING:
 _TO = torch.Tensor.to
 
 
-class CastLeaves:
+class CastLeaves(Leaves):
     """Yields the tensors of a batch that ``BaseDataPreprocessor.cast_data`` copies.
 
-    Args:
-        element: mmengine's class BaseDataElement.
-
+    To be made with mmengine's class BaseDataElement.
     """
 
-    def __init__(self, element: type) -> None:
-        self._element = element
-
-    def __call__(self, value: Any) -> Iterator[torch.Tensor]:
-        """Yield the tensors in a batch or in a part of one."""
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, self._element):
-            yield from self._of_element(value)
-        elif isinstance(value, Mapping):
-            for item in value.values():
-                yield from self(item)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                yield from self(item)
-
-    def _of_element(self, value: Any) -> Iterator[torch.Tensor]:
+    def of_object(self, value: Any) -> Iterator[torch.Tensor]:
+        """Yield the tensors among an element's data."""
         for field in value.values():
-            if isinstance(field, (torch.Tensor, self._element)):
+            if isinstance(field, (torch.Tensor, self.kind)):
                 yield from self(field)
             elif hasattr(field, "to") and hasattr(field, "__dict__"):
                 # Boxes and the like, which hold a tensor and hand ``to`` on to it.

@@ -7,32 +7,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from loongkit.activation import logs
-from loongkit.data.pinning import is_worth_it
+from loongkit.data.pinning import PinMethod, is_worth_it
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from loongkit.data.accelerator import Accelerator
 
 
-class ElementPinning:
+class ElementPinning(PinMethod):
     """Copies the tensors that BaseDataElements hold into page-locked memory."""
 
     def __init__(self, accelerator: Accelerator) -> None:
-        self._accelerator = accelerator
-        self._has_failed = False
-
-    def method(self) -> Callable[..., Any]:
-        """Return the function to be set as ``pin_memory`` on the class BaseDataElement."""
-        pinning = self
-
-        def pin_memory(self: Any, device: Any = None) -> Any:
-            """Return this element with its tensors in page-locked memory."""
-            return pinning.pinned(self, device)
-
-        return pin_memory
+        super().__init__(accelerator, "mmengine_data_prefetch")
 
     def pinned(self, element: Any, device: Any = None) -> Any:
         """Return a shallow copy of an element with its tensors pinned.
@@ -83,14 +70,3 @@ class ElementPinning:
         clone = copy.copy(value)
         vars(clone).update(tensors)
         return clone
-
-    def _report(self, error: Exception) -> None:
-        if self._has_failed:
-            return
-        self._has_failed = True
-        logs.warning(
-            "mmengine_data_prefetch: a data sample could not be copied into page-locked memory and "
-            f"goes on as it is ({type(error).__name__}: {error}); this is said once. Where "
-            "page-locked memory has run out, use fewer data workers or smaller batches, or set "
-            "LOONGKIT_MMENGINE_DATA_PREFETCH=0"
-        )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
+
+from loongkit.data.leaves import Leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -14,30 +15,16 @@ if TYPE_CHECKING:
     from loongkit.data.prefetch import Prefetch
 
 
-class ScatterLeaves:
+class ScatterLeaves(Leaves):
     """Yields the tensors of a batch that mmcv's scatter copies to the device.
 
-    Args:
-        container: mmcv's class DataContainer.
-
+    To be made with mmcv's class DataContainer.
     """
 
-    def __init__(self, container: type) -> None:
-        self._container = container
-
-    def __call__(self, value: Any) -> Iterator[torch.Tensor]:
-        """Yield the tensors in a batch or in a part of one."""
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, self._container):
-            if not value.cpu_only:  # type: ignore[attr-defined]
-                yield from self(value.data)  # type: ignore[attr-defined]
-        elif isinstance(value, Mapping):
-            for item in value.values():
-                yield from self(item)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                yield from self(item)
+    def of_object(self, value: Any) -> Iterator[torch.Tensor]:
+        """Yield the tensors in a container, unless it stays on the CPU."""
+        if not value.cpu_only:
+            yield from self(value.data)
 
 
 class ScatterFromStash:

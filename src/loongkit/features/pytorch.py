@@ -30,7 +30,7 @@ def give_workers_slots(module: ModuleType, patcher: Patcher) -> None:
     """Let batches travel in shared memory that each worker uses again."""
     import functools
 
-    from loongkit.data import allocator
+    from loongkit.data import allocator, worker_loop
     from loongkit.data.slots import loop
 
     with_slots = loop.Loop(patcher.mark).run
@@ -39,7 +39,7 @@ def give_workers_slots(module: ModuleType, patcher: Patcher) -> None:
     def run(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         with_slots(functools.partial(with_kept_memory, original), *args, **kwargs)
 
-    patcher.wrap(module, "_worker_loop", run, like=loop.worker_loop_like)
+    patcher.wrap(module, "_worker_loop", run, like=worker_loop.like)
 
 
 @FEATURE.when_imported("torch.utils.data.dataloader")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from loongkit.data.worker_loop import INIT_FN, NUM_WORKERS
 from loongkit.guards import checks, openmp
 from loongkit.numa import handover
 
@@ -19,27 +20,6 @@ if TYPE_CHECKING:
 
 #: Numbers of threads that libraries read from the environment.
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-#: Places among the arguments of torch's _worker_loop.
-_INIT_FN, _NUM_WORKERS = 9, 11
-
-
-def like(
-    dataset_kind: Any,
-    dataset: Any,
-    index_queue: Any,
-    data_queue: Any,
-    done_event: Any,
-    auto_collation: Any,
-    collate_fn: Any,
-    drop_last: Any,
-    base_seed: Any,
-    init_fn: Any,
-    worker_id: Any,
-    num_workers: Any,
-    persistent_workers: Any,
-    shared_seed: Any,
-) -> None:
-    """Stand for the parameters of torch.utils.data._utils.worker._worker_loop."""
 
 
 class WorkerGuards:
@@ -50,9 +30,9 @@ class WorkerGuards:
 
     def worker_loop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's _worker_loop."""
-        if len(args) <= _NUM_WORKERS:
+        if len(args) <= NUM_WORKERS:
             return original(*args, **kwargs)  # called by somebody else, in a way of their own
-        init_fn, workers = args[_INIT_FN], args[_NUM_WORKERS]
+        init_fn, workers = args[INIT_FN], args[NUM_WORKERS]
         if self._desk.mends():
             self._desk.run(self._widen)
 
@@ -61,7 +41,7 @@ class WorkerGuards:
                 init_fn(worker_id)
             self._desk.run(lambda: self._check_pools(worker_id, workers))
 
-        return original(*args[:_INIT_FN], initialise, *args[_INIT_FN + 1 :], **kwargs)
+        return original(*args[:INIT_FN], initialise, *args[INIT_FN + 1 :], **kwargs)
 
     def _widen(self) -> None:
         """Undo what OpenMP's binding of the parent's main thread did to this process."""

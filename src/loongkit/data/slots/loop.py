@@ -8,29 +8,11 @@ from typing import TYPE_CHECKING
 
 from loongkit.activation import logs, marks, process
 from loongkit.data.slots import arrivals, outgoing, worker
+from loongkit.data.worker_loop import NUM_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-
-def worker_loop_like(
-    dataset_kind: Any,
-    dataset: Any,
-    index_queue: Any,
-    data_queue: Any,
-    done_event: Any,
-    auto_collation: Any,
-    collate_fn: Any,
-    drop_last: Any,
-    base_seed: Any,
-    init_fn: Any,
-    worker_id: Any,
-    num_workers: Any,
-    persistent_workers: Any,
-    shared_seed: Any,
-) -> None:
-    """Stand for the parameters of torch's ``_worker_loop`` that are counted on here."""
 
 
 def shutdown_like(self: Any) -> None:
@@ -57,7 +39,7 @@ class Loop:
         if reason is not None:
             logs.debug(f"pytorch: this data worker has no slots: {reason}")
             return args
-        slots = worker.WorkerSlots(args[11])
+        slots = worker.WorkerSlots(args[NUM_WORKERS])
         inbox = outgoing.Inbox(index_queue, slots, bool(auto_collation))
         outbox = outgoing.Outbox(data_queue, outgoing.Post(slots, self._mark))
         if not outgoing.take_over_storages():
