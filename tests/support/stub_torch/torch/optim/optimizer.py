@@ -3,8 +3,19 @@ from collections.abc import Callable
 _post_hooks: list[Callable[..., None]] = []
 
 
-def register_optimizer_step_post_hook(hook: Callable[..., None]) -> None:
+class Handle:
+    """Takes a hook away again."""
+
+    def __init__(self, hook: Callable[..., None]) -> None:
+        self._hook = hook
+
+    def remove(self) -> None:
+        _post_hooks.remove(self._hook)
+
+
+def register_optimizer_step_post_hook(hook: Callable[..., None]) -> Handle:
     _post_hooks.append(hook)
+    return Handle(hook)
 
 
 class Optimizer:
