@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import children
 import pytest
 import two_nodes
 from cgroup_kernel import Kernel as Groups
@@ -17,7 +18,7 @@ from numa_kernel import Kernel
 from loongkit.activation import logs, plan, session, settings, states
 from loongkit.activation.patching import Patcher, Skip
 from loongkit.features import subcgroups
-from loongkit.numa import placement
+from loongkit.numa import placement, survey
 from loongkit.numa import plan as planning
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups import placement as group_placement
@@ -47,7 +48,7 @@ class Rank:
         monkeypatch.setenv("MASTER_PORT", "29500")
         monkeypatch.setattr(logs, "_state", logs._state)
         logs.configure("info", str(self.log))
-        monkeypatch.setattr(placement, "_torch_on_path", lambda: self.torch)
+        monkeypatch.setattr(survey, "torch_on_path", lambda: self.torch)
         monkeypatch.setattr("loongkit.activation.versions.module_version", lambda _: self.torch)
         monkeypatch.setattr(placement.process, "is_launcher", lambda: False)
         monkeypatch.setattr(group_placement.atexit, "register", self.registered.append)
@@ -106,7 +107,7 @@ class Rank:
 
     @property
     def said(self) -> str:
-        return "".join(file.read_text("utf-8") for file in self.log.glob("*.log"))
+        return children.log_of(self.log)
 
 
 @pytest.fixture

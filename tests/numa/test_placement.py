@@ -16,7 +16,7 @@ from numa_kernel import Kernel
 from loongkit.activation import logs, plan, settings, states
 from loongkit.activation.patching import Patcher, Skip
 from loongkit.features import numa_affinity
-from loongkit.numa import placement
+from loongkit.numa import placement, survey
 from loongkit.numa.placement import Placement
 
 BOTH = frozenset({0, 1})
@@ -41,7 +41,7 @@ class Rank:
             monkeypatch.delenv(name)
         monkeypatch.setattr(logs, "_state", logs._state)
         logs.configure("info", str(self.log))
-        monkeypatch.setattr(placement, "_torch_on_path", lambda: self.torch)
+        monkeypatch.setattr(survey, "torch_on_path", lambda: self.torch)
         monkeypatch.setattr("loongkit.activation.versions.module_version", lambda _: self.torch)
         monkeypatch.setattr(placement.process, "is_launcher", lambda: False)
 

@@ -12,10 +12,9 @@ import sys
 
 from loongkit.activation import logs, process, session, settings, versions
 from loongkit.activation.patching import Skip
-from loongkit.numa import devices, handover, nccl_topology, topology, torch_state
-from loongkit.numa import plan as planning
+from loongkit.numa import handover, survey, torch_state
 from loongkit.numa.binding import Binding
-from loongkit.numa.records import Request
+from loongkit.numa.survey import Survey
 from loongkit.numa.system import System
 
 TYPE_CHECKING = False
@@ -31,10 +30,6 @@ _PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 #: Stands among the names of settings that this job was warned about.
 _WARNED = "numa_affinity"
-
-_TOO_OLD = (
-    "found torch {}, wanted >=2.5.0; LOONGKIT_NUMA_AFFINITY_ALLOW_INDEX=1 matches devices by index"
-)
 
 
 def of(patcher: Patcher) -> Placement:
@@ -53,12 +48,8 @@ class Placement:
         self._patcher = patcher
         self._system = system or System()
         self._pid = os.getpid()
-        self._rank = process.local_rank(os.environ) if process.has_local_rank(os.environ) else -1
-        said = process.said_local_ranks(os.environ)
-        self._knows_peers = said > self._rank
-        self._ranks = max(said, self._rank + 1, 1)
-        self._machine: Machine | None = None
-        self._guessed: devices.Identity | None = None
+        self._survey = Survey()
+        self._rank = self._survey.rank
         self._binding: Binding | None = None
         self._plan: Plan | None = None
         self._is_worker = False
@@ -80,11 +71,11 @@ class Placement:
         return not self._in_reserve() and self._place_rank()
 
     def _place_rank(self) -> bool:
-        version = _torch_on_path()
+        version = survey.torch_on_path()
         if version is None or process.is_launcher():
             return False
         self._check(version)
-        self._guess(version)
+        self._look(version)
         # Which device this rank uses may show only once it is in use.
         return self._carry_out(must=False)
 
@@ -155,36 +146,17 @@ class Placement:
             handover.forget(os.environ)
 
     def _check(self, version: str | None) -> None:
-        release = versions.release(version or "")
-        options = self._options
-        by_name = bool(options["cpus"]) or bool(options["allow_index"])
-        if not by_name and release is not None and release < devices.IDENTITY_SINCE:
-            self._patcher.skip(_TOO_OLD.format(version))
+        problem = survey.too_old(version, self._options)
+        if problem:
+            self._patcher.skip(problem)
 
-    def _guess(self, version: str | None) -> None:
-        options = self._options
-        root = str(options["sysfs"]) or "/"
+    def _look(self, version: str | None) -> None:
         base = handover.base_mask(self._system.mask(), os.environ)
         try:
-            machine = topology.read(root)
+            self._survey.look(self._options, base, version)
         except ValueError as error:
             self._patcher.skip(str(error))
-            return
-        if root != "/":
-            topology.bring_here(machine, base)
-        else:
-            machine.allowed = base
-            nccl_topology.fill_in(machine, os.environ)
-        self._machine = machine
         self._binding = Binding(self._system, base)
-        self._guessed = devices.guess(
-            os.environ,
-            machine,
-            local_rank=self._rank,
-            ranks=self._ranks,
-            torch=versions.release(version or ""),
-            allow_index=bool(options["allow_index"]),
-        )
 
     def _contained(self, step: Callable[[], object]) -> None:
         """Do something in the middle of the job.
@@ -211,26 +183,17 @@ class Placement:
     def _at_first_use(self) -> None:
         if self._plan is not None:
             return
-        if self._guessed is None:
-            self._guess(versions.module_version("torch"))
+        if self._survey.machine is None:
+            self._look(versions.module_version("torch"))
         if self._carry_out(must=False):
             torch_state.limit_threads(len(self._system.mask()), self._name)
 
     def _confirm(self, index: int | None) -> None:
         """Ask the devices who they are, and place the process anew where it was placed wrongly."""
-        machine, guessed = self._machine, self._guessed
-        if machine is None or guessed is None or index is None:
+        if index is None or self._survey.machine is None:
             return
-        live = devices.read_live(sys.modules["torch"].cuda, machine, index)
-        found = guessed
-        if live is not None:
-            found = devices.confirm(
-                live, machine, guessed, local_rank=self._rank, ranks=self._ranks
-            )
-        if found is guessed and self._plan is not None:
-            return
-        self._guessed = found
-        self._carry_out(must=True)
+        if self._survey.confirm(index) or self._plan is None:
+            self._carry_out(must=True)
 
     def _carry_out(self, must: bool) -> bool:
         """Plan, bind, and leave word to children; tell whether the process was bound.
@@ -240,17 +203,10 @@ class Placement:
         Raises:
             Skip: there is nothing to be bound to, with the reason.
         """
-        machine, identity, binding = self._machine, self._guessed, self._binding
-        if machine is None or identity is None or binding is None:
+        found = self._survey.plan(self._options, self._given)
+        if found is None or self._binding is None:
             return False
-        request = Request(
-            local_rank=self._rank,
-            ranks=self._ranks,
-            devices=self._devices(identity),
-            options=self._options,
-            given=self._given,
-        )
-        plan = planning.plan(machine, request)
+        plan, identity, machine = found
         if not must and plan.reasons and plan.reasons[-1][0] == "no-device-identity":
             return False
         self._report((*identity.warnings, *plan.warnings))
@@ -261,20 +217,10 @@ class Placement:
             # The same cause in the words of those who know more about it.
             text = dict(identity.reasons).get(code, text)
             self._patcher.skip(f"{code}: {text}")
-        self._apply(machine, plan, binding)
+        self._apply(machine, plan, self._binding)
         self._plan = plan
         self._patcher.mark()
         return True
-
-    def _devices(self, identity: devices.Identity) -> tuple[str, ...]:
-        """Return the accelerators of all local ranks, with one more where their number is unknown.
-
-        Lightning and scripts of the user's own set a local rank and nothing else; shares that were
-        reckoned from it would overlap.
-        """
-        if self._knows_peers or not identity.devices:
-            return identity.devices
-        return (*identity.devices, "")
 
     def _apply(self, machine: Machine, plan: Plan, binding: Binding) -> None:
         for refused in binding.bind(plan.train, plan.memory):
@@ -341,12 +287,3 @@ def supersede(reason: str) -> None:
 def is_pinned_by_openmp() -> bool:
     """Tell whether OpenMP may have pinned the thread that starts data workers."""
     return any(os.environ.get(name) for name in _PINNING)
-
-
-def _torch_on_path() -> str | None:
-    """Return the version of the torch that this process would import, read from its files."""
-    for entry in sys.path:
-        found = versions.version_in_file([os.path.join(entry or os.curdir, "torch")])
-        if found is not None:
-            return found
-    return None
