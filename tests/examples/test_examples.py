@@ -90,8 +90,10 @@ def test_learns_from_the_photographs(trained, example):
 
 
 @both
-def test_without_fused_adamw_losses_are_equal_to_the_last_bit(trained, example):
-    with_loongkit = trained(example, "LOONGKIT_ALL=1 LOONGKIT_FUSED_ADAMW=0")
+@pytest.mark.parametrize("level", [1, 3])
+def test_without_fused_adamw_losses_are_equal_to_the_last_bit(trained, example, level):
+    settings = f"LOONGKIT_ALL={level} LOONGKIT_FUSED_ADAMW=0 LOONGKIT_DISTORTION_EXACT=1"
+    with_loongkit = trained(example, settings)
     assert TITLE in with_loongkit.output
     assert "fused_adamw" not in with_loongkit.output
     assert with_loongkit.losses == trained(example).losses
