@@ -139,4 +139,5 @@ def test_a_script_that_prepares_data_is_never_bound(tmp_path: Path) -> None:
         LOONGKIT_LOGLEVEL="info",
     )
     assert job.result.out == f"{sorted(os.sched_getaffinity(0))}\n", job
+    assert "numa_affinity: armed -> patched" in job.log, "it would be bound at its first use"
     assert "numa_affinity: node" not in job.log and job.warnings == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -23,12 +24,13 @@ pytestmark = [
 @pytest.fixture
 def hosts() -> Iterator[tuple[clusters.Host, clusters.Host]]:
     """Two network namespaces; where they are not permitted, this machine twice, with a warning."""
-    try:
-        with clusters.two_hosts() as both:
-            yield both
-    except clusters.NotPermitted as error:
-        warnings.warn(f"two agents on one host instead of two hosts: {error}", stacklevel=1)
-        yield clusters.one_host_twice()
+    with contextlib.ExitStack() as stack:
+        try:
+            both = stack.enter_context(clusters.two_hosts())
+        except clusters.NotPermitted as error:
+            warnings.warn(f"two agents on one host instead of two hosts: {error}", stacklevel=1)
+            both = clusters.one_host_twice()
+        yield both
 
 
 def test_placement_is_by_local_rank_and_one_summary_comes(
