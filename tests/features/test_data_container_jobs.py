@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from pathlib import Path
 
 import children
+import jobs
 import legacy
 import pytest
 
 pytestmark = pytest.mark.legacy
 legacy.need_mmcv_1()
 
-SUPPORT = Path(children.__file__).parent
-SCRIPT = SUPPORT / "scripts" / "containers.py"
-TITLE = "Loongkit Feature Summary"
-
-
-def row(star: str) -> str:
-    return f"{'data_container':<31}{star} None\n"
-
-
-def train(folder: Path, *arguments: str, prelude: bool = True, **settings: str) -> children.Result:
-    path = os.pathsep.join([str(SUPPORT), str(children.SOURCE)])
-    settings = {"LOONGKIT_LOGDIR": str(folder), "OMP_NUM_THREADS": "1", **settings}
-    make = children.with_prelude if prelude else children.clean_env
-    result = children.run(SCRIPT, *arguments, env=make(PYTHONPATH=path, **settings))
-    assert result.status == 0, result
-    return result
-
-
-def log_of(folder: Path) -> str:
-    return "".join(file.read_text("utf-8") for file in sorted(folder.glob("*.log")))
+SCRIPT = "containers.py"
 
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("plain")
-    return train(folder, "0", "fork", "cpu", "-", prelude=False).out
+    return jobs.train(SCRIPT, folder, "0", "fork", "cpu", "-", prelude=False).out
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_the_star_comes_with_the_first_pinned_batch(
     tmp_path: Path, wanted: str, method: str
 ) -> None:
-    result = train(tmp_path, "2", method, "gpu", "-", LOONGKIT_ALL="1")
+    result = jobs.train(SCRIPT, tmp_path, "2", method, "gpu", "-", LOONGKIT_ALL="1")
     losses, _, summary = result.out.partition("=")
     assert losses == wanted
-    assert row("*") in summary and result.out.count(TITLE) == 1
+    assert jobs.row("data_container", "*") in summary and result.out.count(jobs.TITLE) == 1
     assert result.err == "pinned 4 flag True\n"
 
 
@@ -56,28 +37,30 @@ def test_the_star_comes_with_the_first_pinned_batch(
 def test_without_a_gpu_there_is_a_row_and_no_star(
     tmp_path: Path, wanted: str, workers: str
 ) -> None:
-    result = train(tmp_path, workers, "fork", "cpu", "-", LOONGKIT_ALL="1")
+    result = jobs.train(SCRIPT, tmp_path, workers, "fork", "cpu", "-", LOONGKIT_ALL="1")
     losses, _, summary = result.out.partition("=")
     assert losses == wanted
-    assert row(" ") in summary and result.out.count(TITLE) == 1
+    assert jobs.row("data_container", " ") in summary and result.out.count(jobs.TITLE) == 1
     assert result.err == "pinned 0 flag False\n"
 
 
 def test_switched_off_nothing_is_pinned(tmp_path: Path) -> None:
     settings = {"LOONGKIT_ALL": "1", "LOONGKIT_DATA_CONTAINER": "0"}
-    result = train(tmp_path, "2", "fork", "gpu", "-", **settings)
+    result = jobs.train(SCRIPT, tmp_path, "2", "fork", "gpu", "-", **settings)
     assert result.err == "pinned 0 flag False\n"
     assert "data_container" not in result.out
 
 
 def test_activated_after_the_frameworks(tmp_path: Path, wanted: str) -> None:
     settings = {"LOONGKIT_DATA_CONTAINER": "1", "LOONGKIT_STRICT": "1"}
-    result = train(tmp_path, "2", "fork", "gpu", "loongkit.all", prelude=False, **settings)
+    result = jobs.train(
+        SCRIPT, tmp_path, "2", "fork", "gpu", "loongkit.all", prelude=False, **settings
+    )
     losses, _, summary = result.out.partition("=")
     assert losses == wanted
-    assert row("*") in summary
+    assert jobs.row("data_container", "*") in summary
     assert result.err == "pinned 4 flag True\n"
-    assert "WARNING" not in log_of(tmp_path)
+    assert "WARNING" not in children.log_of(tmp_path)
 
 
 def run(code: str, folder: Path, **settings: str) -> children.Result:

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from pathlib import Path
 
 import children
+import jobs
 import legacy
 import pytest
 
 pytestmark = pytest.mark.legacy
 legacy.need_mmcv_1()
 
-SUPPORT = Path(children.__file__).parent
-SCRIPT = SUPPORT / "scripts" / "prefetched.py"
+SCRIPT = "prefetched.py"
 ON = {"LOONGKIT_DATA_PREFETCH": "1"}
-
-
-def row(name: str, star: str) -> str:
-    return f"{name:<31}{star} None\n"
-
-
-def train(folder: Path, imports: str, prelude: bool = True, **settings: str) -> children.Result:
-    path = os.pathsep.join([str(SUPPORT), str(children.SOURCE)])
-    settings = {"LOONGKIT_LOGDIR": str(folder), "OMP_NUM_THREADS": "1", **settings}
-    make = children.with_prelude if prelude else children.clean_env
-    result = children.run(SCRIPT, imports, env=make(PYTHONPATH=path, **settings))
-    assert result.status == 0, result
-    return result
 
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The losses with DATA_CONTAINER alone, without which mmcv does not train on a GPU."""
     settings = {"LOONGKIT_DATA_CONTAINER": "1", "LOONGKIT_SUMMARY": "off"}
-    result = train(tmp_path_factory.mktemp("plain"), "mmcv", **settings)
+    result = jobs.train(SCRIPT, tmp_path_factory.mktemp("plain"), "mmcv", **settings)
     assert "copied ahead: False" in result.err
     return result.out
 
@@ -44,19 +30,23 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_both_stars_come_and_the_losses_are_the_same(
     tmp_path: Path, wanted: str, settings: dict[str, str]
 ) -> None:
-    result = train(tmp_path, "mmcv", **settings)
+    result = jobs.train(SCRIPT, tmp_path, "mmcv", **settings)
     losses, _, summary = result.out.partition("=")
     assert losses == wanted
-    assert row("data_container", "*") in summary and row("data_prefetch", "*") in summary, result
+    assert (
+        jobs.row("data_container", "*") in summary and jobs.row("data_prefetch", "*") in summary
+    ), result
     assert "copied ahead: True" in result.err
 
 
 def test_activated_after_the_frameworks(tmp_path: Path, wanted: str) -> None:
-    result = train(tmp_path, "mmcv.runner,loongkit.all", prelude=False, LOONGKIT_STRICT="1", **ON)
+    result = jobs.train(
+        SCRIPT, tmp_path, "mmcv.runner,loongkit.all", prelude=False, LOONGKIT_STRICT="1", **ON
+    )
     losses, _, summary = result.out.partition("=")
     assert losses == wanted
-    assert row("data_prefetch", "*") in summary, result
-    log = "".join(file.read_text("utf-8") for file in tmp_path.glob("*.log"))
+    assert jobs.row("data_prefetch", "*") in summary, result
+    log = children.log_of(tmp_path)
     assert "WARNING" not in log
 
 

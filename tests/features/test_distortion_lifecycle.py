@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 
+import children
 import pytest
 
 np = pytest.importorskip("numpy")
@@ -28,7 +29,7 @@ EACH = pytest.mark.parametrize("origin", distortions.CLASSES)
 def log(tmp_path):
     """A function that returns what was logged, at debug level, since the test began."""
     logs.configure("debug", str(tmp_path))
-    yield lambda: "".join(file.read_text("utf-8") for file in tmp_path.glob("*.log"))
+    yield lambda: children.log_of(tmp_path)
     logs.configure(None, None)
 
 

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from pathlib import Path
 
 import children
+import jobs
 import pytest
 
 pytestmark = pytest.mark.modern
 pytest.importorskip("torch")
 pytest.importorskip("mmengine")
 
-SUPPORT = Path(children.__file__).parent
-SCRIPT = SUPPORT / "scripts" / "prefetched.py"
+SCRIPT = "prefetched.py"
 NAME = "mmengine_data_prefetch"
 ON = {"LOONGKIT_MMENGINE_DATA_PREFETCH": "1"}
-
-
-def row(star: str) -> str:
-    return f"{NAME:<31}{star} None\n"
-
-
-def train(folder: Path, imports: str, prelude: bool = True, **settings: str) -> children.Result:
-    path = os.pathsep.join([str(SUPPORT), str(children.SOURCE)])
-    settings = {"LOONGKIT_LOGDIR": str(folder), "OMP_NUM_THREADS": "1", **settings}
-    make = children.with_prelude if prelude else children.clean_env
-    result = children.run(SCRIPT, imports, env=make(PYTHONPATH=path, **settings))
-    assert result.status == 0, result
-    return result
-
-
-def log_of(folder: Path) -> str:
-    return "".join(file.read_text("utf-8") for file in sorted(folder.glob("*.log")))
 
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("plain")
-    result = train(folder, "mmcv,mmengine", prelude=False)
+    result = jobs.train(SCRIPT, folder, "mmcv,mmengine", prelude=False)
     assert "copied ahead: False" in result.err
     return result.out
 
@@ -48,25 +30,25 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_star_comes_whichever_is_imported_first(
     tmp_path: Path, wanted: str, imports: str
 ) -> None:
-    result = train(tmp_path, imports, LOONGKIT_ALL="1", LOONGKIT_FUSED_ADAMW="0")
+    result = jobs.train(SCRIPT, tmp_path, imports, LOONGKIT_ALL="1", LOONGKIT_FUSED_ADAMW="0")
     losses, _, summary = result.out.partition("=")
     assert losses == wanted
-    assert row("*") in summary, result
+    assert jobs.row(NAME, "*") in summary, result
     assert "copied ahead: True" in result.err
 
 
 def test_activated_after_the_frameworks(tmp_path: Path, wanted: str) -> None:
     imports = "mmengine.runner,mmcv,mmengine.model,loongkit.all"
-    result = train(tmp_path, imports, prelude=False, LOONGKIT_STRICT="1", **ON)
+    result = jobs.train(SCRIPT, tmp_path, imports, prelude=False, LOONGKIT_STRICT="1", **ON)
     losses, _, summary = result.out.partition("=")
     assert losses == wanted
-    assert row("*") in summary, result
-    assert "WARNING" not in log_of(tmp_path)
+    assert jobs.row(NAME, "*") in summary, result
+    assert "WARNING" not in children.log_of(tmp_path)
 
 
 def test_switched_off(tmp_path: Path, wanted: str) -> None:
     settings = {"LOONGKIT_ALL": "1", "LOONGKIT_MMENGINE_DATA_PREFETCH": "0"}
-    result = train(tmp_path, "mmcv,mmengine", **settings)
+    result = jobs.train(SCRIPT, tmp_path, "mmcv,mmengine", **settings)
     losses, _, summary = result.out.partition("=")
     assert losses == wanted and NAME not in summary
     assert "copied ahead: False" in result.err

@@ -67,7 +67,7 @@ class Run:
 
     @property
     def text(self) -> str:
-        return "".join(file.read_text("utf-8") for file in sorted(self.log.glob("*.log")))
+        return children.log_of(self.log)
 
     @property
     def star(self) -> bool:

@@ -157,10 +157,6 @@ def job(folder: Path, **settings: str) -> children.Result:
     return result
 
 
-def log_of(folder: Path) -> str:
-    return "".join(file.read_text("utf-8") for file in sorted(folder.glob("*.log")))
-
-
 def test_a_small_job_has_a_row_and_no_star(tmp_path):
     result = job(tmp_path, LOONGKIT_PAGE_CACHE_LIMIT="1", LOONGKIT_PAGE_CACHE_LIMIT_SIZE="4000")
     assert result.out.splitlines()[:2] == [
@@ -168,7 +164,7 @@ def test_a_small_job_has_a_row_and_no_star(tmp_path):
         "['MainThread', 'loongkit-page-cache']",
     ]
     assert f"{'page_cache_limit':<31}  {{'size': 4000}}\n" in result.out
-    assert "page_cache_limit: 4000 MB" in log_of(tmp_path)
+    assert "page_cache_limit: 4000 MB" in children.log_of(tmp_path)
 
 
 def test_off_by_default_and_below_its_level(tmp_path):
@@ -192,7 +188,7 @@ def test_off_by_default_and_below_its_level(tmp_path):
 )
 def test_a_bad_size_is_one_line(tmp_path, size, words):
     job(tmp_path, LOONGKIT_PAGE_CACHE_LIMIT="1", LOONGKIT_PAGE_CACHE_LIMIT_SIZE=size)
-    warnings = [line for line in log_of(tmp_path).splitlines() if " WARNING " in line]
+    warnings = [line for line in children.log_of(tmp_path).splitlines() if " WARNING " in line]
     assert len(warnings) == 1 and words in warnings[0]
 
 

@@ -146,7 +146,7 @@ def test_spawned_worker_of_a_process_without_loongkit_has_no_slots(tmp_path):
     )
     done = children.run(script, env=env)
     assert done.out == "[0.0, 1.0, 2.0, 3.0] False\n", done
-    log = "".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("*.log"))
+    log = children.log_of(tmp_path)
     assert "Loongkit is not at work in the process that started it" in log
 
 

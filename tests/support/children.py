@@ -69,6 +69,11 @@ def run(
     return run_command(python, *arguments, env=env, cwd=cwd, timeout=timeout)
 
 
+def log_of(folder: Path) -> str:
+    """All that was written to the logs in a folder."""
+    return "".join(file.read_text("utf-8") for file in sorted(folder.glob("*.log")))
+
+
 def run_command(
     *command: str | Path,
     env: dict[str, str] | None = None,

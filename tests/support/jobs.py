@@ -138,3 +138,20 @@ def run(
     command = [*(launcher or [python]), str(script), *arguments]
     result = children.run_command(*command, env=env, cwd=folder, timeout=240)
     return Job(result, folder / "log")
+
+
+def train(
+    script: str, folder: Path, *arguments: str, prelude: bool = True, **settings: str
+) -> children.Result:
+    """Run a training script of the support folder under this checkout's Loongkit; log to folder."""
+    path = os.pathsep.join([str(SUPPORT), str(children.SOURCE)])
+    settings = {"LOONGKIT_LOGDIR": str(folder), "OMP_NUM_THREADS": "1", **settings}
+    make = children.with_prelude if prelude else children.clean_env
+    result = children.run(SCRIPTS / script, *arguments, env=make(PYTHONPATH=path, **settings))
+    assert result.status == 0, result
+    return result
+
+
+def row(name: str, star: str) -> str:
+    """The line of the summary for a feature without options."""
+    return f"{name:<31}{star} None\n"
