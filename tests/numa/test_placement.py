@@ -161,21 +161,24 @@ def milan(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("number", "own"),
+    ("said", "own"),
     [
-        ({"LOCAL_WORLD_SIZE": "2"}, {2, 3}),
-        ({"LOCAL_SIZE": "2"}, {2, 3}),  # DeepSpeed
-        ({}, {0, 1, 2, 3}),  # Lightning: shares of an unknown number would overlap
+        ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, {2, 3}),
+        ({"LOCAL_RANK": "1", "LOCAL_SIZE": "2"}, {2, 3}),  # DeepSpeed
+        ({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, {2, 3}),  # MPICH, Intel MPI
+        ({"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x4)"}, {2, 3}),
+        # Lightning: shares of an unknown number would overlap.
+        ({"LOCAL_RANK": "1"}, {0, 1, 2, 3}),
     ],
 )
 def test_caches_are_shared_out_where_the_number_of_ranks_is_known(
-    rank: Rank, tmp_path: Path, number: dict[str, str], own: set[int]
+    rank: Rank, tmp_path: Path, said: dict[str, str], own: set[int]
 ) -> None:
     rank.sysfs = milan(tmp_path / "milan")
     rank.kernel.masks[0] = frozenset(range(4))
-    rank.env(LOCAL_RANK="1", **number).placement().at_start()
+    rank.env(**said).placement().at_start()
     assert rank.mask == own
-    assert ("peers-unknown: " in rank.said) is (number == {})
+    assert ("peers-unknown: " in rank.said) is (len(said) == 1)
 
 
 def test_the_first_rank_takes_no_shares_of_ranks_it_does_not_know(
