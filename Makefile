@@ -3,7 +3,7 @@ PYTHON ?= python3
 TESTS ?=
 
 .PHONY: help setup setup-legacy demo demo-classifier demo-legacy test test-main test-legacy \
-	check lint types contracts generated
+	test-numa-guest check lint types contracts generated
 
 help:
 	@echo "make setup            set up .venv (the other commands do this first)"
@@ -14,6 +14,7 @@ help:
 	@echo "make test             run the whole test suite in both environments"
 	@echo "make test-main        run it in .venv alone (TESTS=… : arguments of pytest)"
 	@echo "make test-legacy      run what needs MMCV 1.x, in .venv-legacy"
+	@echo "make test-numa-guest  place processes for real on an emulated machine with two NUMA nodes"
 	@echo "make check            lint, types, import contracts, generated files"
 
 setup:
@@ -40,6 +41,10 @@ test-main: setup
 
 test-legacy: setup-legacy
 	.venv-legacy/bin/python -m pytest -n 2 --dist loadfile -m "legacy or stacks" --outcomes .cache/tests-legacy.json $(TESTS)
+
+# Needs the Debian packages qemu-system-x86 and what tools/qemu_guest.py names; two minutes.
+test-numa-guest: setup
+	.venv/bin/python tools/qemu_guest.py
 
 check: lint types contracts generated
 

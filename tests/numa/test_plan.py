@@ -158,6 +158,9 @@ class TestNothingIsBound:
         found = plan(machine, request(0, 2))
         assert found.active and bool(found.warnings) == warned == ("few-cpus" in codes(found))
 
+    def test_the_only_cpu_of_a_node_is_all_of_it(self) -> None:
+        assert codes(plan(host(["0", "1"], [0, 1]), request(0, 2))) == ["node"]
+
     def test_one_cpu_of_a_small_node_is_few(self) -> None:
         machine = host(["0-1", "2-3"], [0, 1], allowed="0,2-3")
         assert plan(machine, request(0, 2)).warnings

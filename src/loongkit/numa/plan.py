@@ -258,7 +258,7 @@ def _warn_of_few(
 ) -> None:
     """Warn where the container leaves so little of a node that binding takes most CPUs away."""
     total = sum(len(machine.nodes[id].cpus) for id in nodes)
-    few = len(usable) < _FEW_CPUS or 100 * len(usable) < _FEW_PERCENT * total
+    few = len(usable) < min(_FEW_CPUS, total) or 100 * len(usable) < _FEW_PERCENT * total
     if few and train < machine.allowed:
         text = (
             f"bound to {len(usable)} of the {total} CPUs of {names(nodes)}: this process may use "
