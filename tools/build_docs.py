@@ -173,7 +173,7 @@ def page_of(feature: Feature) -> Path | None:
 
 
 def _type(kind: str) -> str:
-    return {"str": "text", "level": "word", "summary": "word"}.get(kind, kind)
+    return {"str": "text", "count": "int", "level": "word", "summary": "word"}.get(kind, kind)
 
 
 def _accepted(variable: str, kind: str) -> str:

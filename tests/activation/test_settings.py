@@ -85,9 +85,9 @@ def test_anything_else_leaves_a_bool_undefined_with_one_warning(text: str) -> No
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("0", 0), ("7", 7), (" 12 ", 12), ("+3", 3), ("-5", -5), ("007", 7), ("9" * 30, 10**30 - 1)],
+    [("0", 0), ("7", 7), (" 12 ", 12), ("+3", 3), ("-0", 0), ("007", 7), ("9" * 30, 10**30 - 1)],
 )
-def test_an_int_is_read(text: str, value: int) -> None:
+def test_a_count_is_read(text: str, value: int) -> None:
     found = settings.read({"LOONGKIT_PAGE_CACHE_LIMIT_SIZE": text})
     assert found.value("LOONGKIT_PAGE_CACHE_LIMIT_SIZE") == value
     assert found.problems == []
@@ -95,9 +95,9 @@ def test_an_int_is_read(text: str, value: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "-", "+", "1.5", "1e3", "0x10", "1_000", "१२", "²", "ten", "1 2", "--1", "9" * 9999],
+    ["", "-", "+", "1.5", "1e3", "0x10", "1_000", "१२", "²", "ten", "1 2", "--1", "-5", "9" * 9999],
 )
-def test_an_int_that_cannot_be_read_counts_as_not_set(text: str) -> None:
+def test_a_count_that_cannot_be_read_counts_as_not_set(text: str) -> None:
     found = settings.read({"LOONGKIT_PAGE_CACHE_LIMIT_SIZE": text})
     assert found.value("LOONGKIT_PAGE_CACHE_LIMIT_SIZE") is None
     ((name, line),) = found.problems

@@ -133,18 +133,35 @@ def test_a_mapping_that_may_hold_data_of_its_own_is_not_touched(disk, releaser, 
     assert (mapped[:], view[:]) == before
 
 
-def test_unmapping_a_private_read_only_mapping_changes_nothing(disk):
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_private_mapping_keeps_its_data_also_when_it_is_read_only_now(disk, writes):
+    """The loader relocates shared libraries in such mappings before it makes them read-only."""
     path = write(disk / "file", MB)
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     descriptor = os.open(path, os.O_RDONLY)
-    address = libc.mmap(None, ctypes.c_size_t(MB), mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
+    both = mmap.PROT_READ | mmap.PROT_WRITE
+    size = ctypes.c_size_t(MB)
+    address = libc.mmap(None, size, both, mmap.MAP_PRIVATE, descriptor, 0)
+    if writes:
+        ctypes.memset(address, 7, 10)
+    assert libc.mprotect(ctypes.c_void_p(address), size, mmap.PROT_READ) == 0
     before = ctypes.string_at(address, MB)
-    assert pages.unmap_pages(bytes(path), syscalls.status_of(descriptor))
-    assert ctypes.string_at(address, MB) == before == path.read_bytes()
-    libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(MB))
     assert not pages.unmap_pages(bytes(path), syscalls.status_of(descriptor))
+    assert ctypes.string_at(address, MB) == before
+    libc.munmap(ctypes.c_void_p(address), size)
     os.close(descriptor)
+
+
+def test_unmapping_a_shared_read_only_mapping_changes_nothing(disk):
+    path = write(disk / "file", MB)
+    with path.open("rb") as file:
+        view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        found = syscalls.status_of(file.fileno())
+        assert pages.unmap_pages(bytes(path), found)
+        assert view[:] == path.read_bytes()
+        view.close()
+        assert not pages.unmap_pages(bytes(path), found)
 
 
 def test_pages_mapped_elsewhere_are_told_and_kept_in_the_record(disk, releaser):

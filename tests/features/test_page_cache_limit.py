@@ -182,7 +182,7 @@ def test_off_by_default_and_below_its_level(tmp_path):
     ("size", "words"),
     [
         ("many", "LOONGKIT_PAGE_CACHE_LIMIT_SIZE='many'"),
-        ("-3", "LOONGKIT_PAGE_CACHE_LIMIT_SIZE=-3 is negative"),
+        ("-3", "LOONGKIT_PAGE_CACHE_LIMIT_SIZE='-3'"),
         ("99999999", "LOONGKIT_PAGE_CACHE_LIMIT_SIZE=99999999 is more than there is"),
     ],
 )

@@ -114,7 +114,7 @@ ROWS: tuple[tuple[object, ...], ...] = (
         (),
         (),
         (
-            ("size", "LOONGKIT_PAGE_CACHE_LIMIT_SIZE", "int", 0, False),
+            ("size", "LOONGKIT_PAGE_CACHE_LIMIT_SIZE", "count", 0, False),
             ("sync", "LOONGKIT_PAGE_CACHE_LIMIT_SYNC", "bool", False, False),
         ),
         ("torch.utils.data.dataloader", "torch.utils.data._utils.fetch", "cv2", "h5py._hl.files"),

@@ -21,7 +21,7 @@ class Option:
     """A setting of one feature beside its on/off switch.
 
     ``key`` is its name in the summary's dict; ``variable`` is the full name in the environment,
-    by default ``LOONGKIT_<FEATURE>_<KEY>``. ``kind`` is "bool", "int" or "str".
+    by default ``LOONGKIT_<FEATURE>_<KEY>``. ``kind`` is "bool", "int", "count" or "str".
     """
 
     __slots__ = ("always_shown", "default", "key", "kind", "summary", "variable")

@@ -85,6 +85,7 @@ INTERNAL = (JOB_VERSION, JOB_WARNED, JOB_PLACEMENT)
 ACCEPTED = {
     "bool": "1, on or yes; 0, off or no",
     "int": "a whole number",
+    "count": "a whole number from 0 up",
     "level": ", ".join(LOG_LEVELS),
     "summary": ", ".join(SUMMARY_TARGETS),
 }
@@ -110,6 +111,12 @@ def parse_int(text: str) -> int | None:
         return None  # thousands of digits: Python refuses to convert them
 
 
+def parse_count(text: str) -> int | None:
+    """Return the value of a setting that counts something, or None when the text is not one."""
+    number = parse_int(text)
+    return None if number is None or number < 0 else number
+
+
 def _one_of(words: tuple[str, ...]) -> Callable[[str], str | None]:
     def parse(text: str) -> str | None:
         word = text.strip().lower()
@@ -121,6 +128,7 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str | None]:
 PARSERS: dict[str, Callable[[str], bool | int | str | None]] = {
     "bool": parse_bool,
     "int": parse_int,
+    "count": parse_count,
     "str": str.strip,
     "level": _one_of(LOG_LEVELS),
     "summary": _one_of(SUMMARY_TARGETS),

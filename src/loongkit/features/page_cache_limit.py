@@ -21,7 +21,7 @@ FEATURE = Feature(
     note="relieves memory pressure on the data workers",
     guarantee="the same contents of files; what was released is read from the disk again",
     options=(
-        Option("size", "int", 0, "the limit in MB; 0: computed from the system's memory"),
+        Option("size", "count", 0, "the limit in MB; 0: computed from the system's memory"),
         Option("sync", "bool", False, "write dirty pages back while reclaiming"),
     ),
 )

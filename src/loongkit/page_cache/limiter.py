@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from loongkit.page_cache.kernel import Backend
     from loongkit.page_cache.memory import MemoryCgroup
 
-#: Where launchers say how many processes of the job this machine has.
-_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-
 
 _limiters: weakref.WeakKeyDictionary[Patcher, Limiter] = weakref.WeakKeyDictionary()
 
@@ -110,12 +107,6 @@ class Limiter:
     def _limit(self, total: int | None) -> int | None:
         """Return the limit in bytes for all of the job on this machine."""
         size = int(self._patcher.options["size"]) * MIB
-        if size < 0:
-            _warn(
-                f"LOONGKIT_PAGE_CACHE_LIMIT_SIZE={size // MIB} is negative and counts as not set; "
-                "accepted: a number of MB, 0 for one computed from the memory"
-            )
-            size = 0
         if total is None:
             return size or None
         if size > total:
@@ -182,10 +173,9 @@ def _is_data_worker() -> bool:
 
 def _ranks_here(environ: Mapping[str, str]) -> int:
     """Return how many trainers share this machine, and with it the limit; 1 when unknown."""
-    for name in _LOCAL_SIZES:
-        text = environ.get(name, "").strip()
-        if text.isdecimal():
-            return max(int(text), 1)
+    said = process.said_local_ranks(environ)
+    if said:
+        return said
     distributed: Any = sys.modules.get("torch.distributed")
     try:  # without a launcher's word: with mp.spawn, all of them are usually here
         if distributed.is_available() and distributed.is_initialized():

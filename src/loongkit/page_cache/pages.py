@@ -107,8 +107,9 @@ def _may_ask(descriptor: int, found: Status) -> bool:
 def unmap_pages(path: bytes, found: Status) -> bool:
     """Take a file's pages out of this process's page tables; they are found again when touched.
 
-    Only mappings that are read-only, and only of files of which this process has no other kind of
-    mapping: a private one that is, or was, writable may hold data that exist nowhere else.
+    Only mappings that are shared and read-only, and only of files of which this process has no
+    other kind of mapping. A private one may hold data that exist nowhere else, also when it can't
+    be written any more: such are the parts of a shared library that the loader has relocated.
     Returns whether there was any.
 
     Raises:
@@ -123,7 +124,7 @@ def unmap_pages(path: bytes, found: Status) -> bool:
         # On btrfs and overlay the numbers here are not those of stat.
         if (on, number) != (device, inode) and rest != [path]:
             continue
-        if access[:3] != b"r--":
+        if access != b"r--s":
             return False
         start, _, end = span.partition(b"-")
         ranges.append((int(start, 16), int(end, 16)))
