@@ -42,7 +42,7 @@ OPTIONS = {
     "LOONGKIT_NUMA_AFFINITY_SEPARATE_BY_ROLES": ("bool", False),
     "LOONGKIT_NUMA_AFFINITY_SYSFS": ("str", ""),
     "LOONGKIT_NUMA_AFFINITY_TRAIN_ON_GPULESS": ("bool", False),
-    "LOONGKIT_PAGE_CACHE_LIMIT_SIZE": ("int", 0),
+    "LOONGKIT_PAGE_CACHE_LIMIT_SIZE": ("count", 0),
     "LOONGKIT_PAGE_CACHE_LIMIT_SYNC": ("bool", False),
     "LOONGKIT_SUBCGROUPS_MEMS": ("bool", False),
 }
@@ -103,7 +103,7 @@ def test_each_declaration_is_sound(feature) -> None:  # type: ignore[no-untyped-
     keys = [option.key for option in feature.options]
     assert len(set(keys)) == len(keys)
     for option in feature.options:
-        types_of_kind = {"bool": bool, "int": int, "str": str}
+        types_of_kind = {"bool": bool, "int": int, "count": int, "str": str}
         assert type(option.default) is types_of_kind[option.kind]
         assert option.summary
         assert option.variable.startswith(PREFIX)

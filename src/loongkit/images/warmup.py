@@ -10,6 +10,8 @@ import functools
 import types
 from typing import TYPE_CHECKING
 
+from loongkit.activation.session import SESSION
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
@@ -32,6 +34,7 @@ def install(
 ) -> None:
     """Call ``compile_kernels`` before a DataLoader forks workers for a pipeline that needs it.
 
+    That is also what happens once a worker had to compile, because the pipeline was not found.
     ``dataloader_module`` is ``torch.utils.data.dataloader``. Where its DataLoader has no
     ``_get_iterator`` (it has in torch 2.4 to 2.13), workers compile for themselves. An error while
     compiling makes the feature step aside; the loader goes on as ever.
@@ -40,15 +43,24 @@ def install(
     if not hasattr(loader_class, "_get_iterator"):
         return
 
+    def is_due(dataset: Any) -> bool:
+        return ran_somewhere(patcher.record.name) or holds(dataset, wanted)
+
     def before_workers(original: Callable[..., Any], loader: Any) -> Any:
         try:
-            if loader.num_workers > 0 and _forks(loader) and holds(loader.dataset, wanted):
+            if loader.num_workers > 0 and _forks(loader) and is_due(loader.dataset):
                 compile_kernels()
         except Exception as error:
             patcher.give_up(f"the kernels can't be compiled: {type(error).__name__}: {error}")
         return original(loader)
 
     patcher.wrap(loader_class, "_get_iterator", before_workers)
+
+
+def ran_somewhere(feature: str) -> bool:
+    """Tell whether a feature has run in any process of this job."""
+    position = SESSION.positions.get(feature)
+    return position is not None and SESSION.marks.is_set(position)
 
 
 def _forks(loader: Any) -> bool:
@@ -90,8 +102,21 @@ def _parts(item: Any) -> Iterator[Any]:
         yield item.__self__
     else:
         for name, value in getattr(item, "__dict__", {}).items():
-            if any(part in name.lower() for part in _FOLLOWED):
+            if _is_followed(name) or _is_pipeline(value):
                 yield value
+
+
+def _is_followed(name: str) -> bool:
+    return any(part in name.lower() for part in _FOLLOWED)
+
+
+def _is_pipeline(value: Any) -> bool:
+    """Tell whether this is a list of transforms, one of them, or an object that holds such."""
+    if isinstance(value, (list, tuple)):
+        return 0 < len(value) <= _LONGEST_PIPELINE and all(map(callable, value))
+    if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+        return True
+    return any(map(_is_followed, getattr(value, "__dict__", ())))
 
 
 def mentions(item: Any, names: frozenset[str]) -> bool:
