@@ -37,10 +37,10 @@ test: test-main test-legacy
 	.venv/bin/python tools/check_skipped.py .cache/tests-main.json .cache/tests-legacy.json
 
 test-main: setup
-	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not legacy" --outcomes .cache/tests-main.json $(TESTS)
+	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not legacy" --outcomes=.cache/tests-main.json $(TESTS)
 
 test-legacy: setup-legacy
-	.venv-legacy/bin/python -m pytest -n 2 --dist loadfile -m "legacy or stacks" --outcomes .cache/tests-legacy.json $(TESTS)
+	.venv-legacy/bin/python -m pytest -n 2 --dist loadfile -m "legacy or stacks" --outcomes=.cache/tests-legacy.json $(TESTS)
 
 # Needs the Debian packages qemu-system-x86 and what tools/qemu_guest.py names; two minutes.
 test-numa-guest: setup

@@ -37,6 +37,12 @@ def test_outcomes_are_written(pytester_folder, tmp_path):
     assert sorted(found.values()) == ["passed", "skipped"]
 
 
+def test_the_makefile_names_the_file_in_one_word():
+    """As a word of its own, pytest takes a file that exists for the tests to run."""
+    text = (TOOLS.parent / "Makefile").read_text("utf-8")
+    assert text.count("--outcomes=.cache/") == 2 and "--outcomes " not in text
+
+
 @pytest.fixture
 def pytester_folder(tmp_path):
     import json
@@ -49,7 +55,7 @@ def pytester_folder(tmp_path):
         (tmp_path / "test_some.py").write_text(text)
         outcomes = tmp_path / "out" / "found.json"
         result = children.run(
-            "-m", "pytest", "-q", "-p", "no:cacheprovider", "--outcomes", outcomes, cwd=tmp_path
+            "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--outcomes={outcomes}", cwd=tmp_path
         )
         return json.loads(outcomes.read_text()), result.status
 
