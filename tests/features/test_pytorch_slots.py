@@ -301,7 +301,7 @@ def test_fault_on_the_way_leaves_the_storage_to_torch(monkeypatch):
     def broken(*_args: Any) -> None:
         raise ValueError("no such luck")
 
-    monkeypatch.setattr(outgoing, "_is_ordinary", broken)
+    monkeypatch.setattr(outgoing, "is_ordinary", broken)
     loader = DataLoader(Samples(large), batch_size=None, num_workers=1)
     with at_work() as work:
         assert [batch[0].item() for batch in loader] == list(range(8))

@@ -23,7 +23,8 @@ from slotted import LARGE, MEDIUM, Samples, Stream, at_work, large, within  # no
 from torch.utils.data import DataLoader  # noqa: E402
 
 from loongkit.data import slots  # noqa: E402
-from loongkit.data.slots import arrivals, budget  # noqa: E402
+from loongkit.data.slots import budget  # noqa: E402
+from loongkit.data.slots import mappings as mapped  # noqa: E402
 
 
 def values(batch: Any) -> set[float]:
@@ -139,7 +140,7 @@ def test_arena_that_cannot_be_mapped_here_is_read(monkeypatch):
 
     with at_work():
         iterator = iter(loader_of(400))
-        monkeypatch.setattr(arrivals.mmap, "mmap", refuse)
+        monkeypatch.setattr(mapped.mmap, "mmap", refuse)
         batches = list(iterator)
         assert slotted.mappings() == []
         assert [values(batch) for batch in batches] == [{float(i)} for i in range(400)]

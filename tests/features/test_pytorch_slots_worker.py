@@ -82,8 +82,10 @@ def test_items_lie_side_by_side_and_join_without_copying(mine):
     assert batch.data_ptr() == address(items[0])
     assert torch.equal(batch, torch.stack(tensors))
     assert batch.is_contiguous()
-    assert torch.equal(mine.joined(tensors[:2]), torch.stack(tensors[:2]))
     assert batch.untyped_storage().nbytes() == batch.nbytes
+    assert mine.joined(tensors) is None  # as a second stack, this is memory of its own
+    del batch
+    assert torch.equal(mine.joined(tensors[:2]), torch.stack(tensors[:2]))
 
 
 def test_what_does_not_lie_side_by_side_is_not_joined(mine):
@@ -175,21 +177,31 @@ def test_kept_samples_do_not_see_what_becomes_of_their_batch(keeps, batch_size):
         assert keeps or len(addresses) <= 5
 
 
-def test_samples_sent_one_by_one_share_an_extent_until_the_last_is_gone():
-    loader = DataLoader(Samples(joined, 40), batch_size=4, num_workers=1, collate_fn=slotted.as_is)
+def test_samples_sent_one_by_one_do_not_see_what_becomes_of_each_other():
+    """An array made a tensor twice is two tensors where it arrives; the memory is used again."""
+
+    def make(index: int) -> Any:
+        mine = slots.current()
+        assert mine is not None
+        item = mine.item(SHAPE, np.float32)
+        assert item is not None
+        item[:] = index
+        return torch.from_numpy(item), torch.from_numpy(item)
+
+    loader = DataLoader(Samples(make, 40), batch_size=4, num_workers=1, collate_fn=slotted.as_is)
     with at_work():
         kept = []
         addresses = set()
         for number, batch in enumerate(loader):
-            for place, sample in enumerate(batch):
-                assert sample.untyped_storage().nbytes() == sample.nbytes
-                assert set(sample.flatten().tolist()) == {4.0 * number + place}
-            assert slotted.in_slot(batch[0])
-            assert batch[1].data_ptr() - batch[0].data_ptr() == batch[0].nbytes
-            addresses.add(batch[0].data_ptr())
+            for place, (first, second) in enumerate(batch):
+                first.fill_(-1)
+                assert set(second.flatten().tolist()) == {4.0 * number + place}
+                assert second.untyped_storage().nbytes() == second.nbytes
+            assert slotted.in_slot(second)
+            addresses.add(second.data_ptr())
             if number == 0:
-                kept.append(batch[2])
-        del batch, sample
+                kept.append(batch[2][1])
+        del batch, first, second
         gc.collect()
         assert set(kept[0].flatten().tolist()) == {2.0}
         assert len(addresses) <= 6

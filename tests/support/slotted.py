@@ -21,7 +21,8 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from loongkit.activation import plan, states
 from loongkit.activation.patching import Patcher
 from loongkit.data import collates, slots, worker_loop
-from loongkit.data.slots import arena, loop
+from loongkit.data.slots import arena, loop, sharing
+from loongkit.data.slots import mappings as mapped
 
 Point = collections.namedtuple("Point", ["x", "y"])
 
@@ -43,7 +44,11 @@ class AtWork:
 
 @contextlib.contextmanager
 def at_work(with_collate: bool = True) -> Iterator[AtWork]:
-    """Give the workers of DataLoaders slots within the block."""
+    """Give the workers of DataLoaders slots within the block, whatever was shared on before."""
+    while mapped._kept:
+        kept = mapped._kept.pop()
+        if isinstance(kept, mapped.Hold):
+            kept.release()
     entry = plan.Entry("pytorch", 1, "data", True, None, None, (), (), ())
     record = states.Record(plan.Decision(entry, True, plan.OWN, "a test"), strict=False)
     patcher = Patcher(record, lambda: None)
@@ -56,6 +61,7 @@ def at_work(with_collate: bool = True) -> Iterator[AtWork]:
     patcher.wrap(torch_worker, "_worker_loop", run, like=worker_loop.like)
     shut_down, like = loop.shut_down, loop.shutdown_like
     patcher.wrap(_MultiProcessingDataLoaderIter, "_shutdown_workers", shut_down, like=like)
+    sharing.install(patcher)
     if with_collate:
         collates.install(torch_collate, patcher, slots.current)
     try:

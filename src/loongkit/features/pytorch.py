@@ -44,13 +44,14 @@ def give_workers_slots(module: ModuleType, patcher: Patcher) -> None:
 
 @FEATURE.when_imported("torch.utils.data.dataloader")
 def forget_ended_workers(module: ModuleType, patcher: Patcher) -> None:
-    """Unmap the shared memory of workers that have ended."""
-    from loongkit.data.slots import loop
+    """Unmap the shared memory of workers that have ended, but none that arrays may look into."""
+    from loongkit.data.slots import loop, sharing
 
     iterator = getattr(module, "_MultiProcessingDataLoaderIter", None)
     if iterator is None:
         patcher.skip("this torch has no _MultiProcessingDataLoaderIter")
     patcher.wrap(iterator, "_shutdown_workers", loop.shut_down, like=loop.shutdown_like)
+    sharing.install(patcher)
 
 
 @FEATURE.when_imported("torch.utils.data._utils.collate")

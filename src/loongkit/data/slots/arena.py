@@ -32,8 +32,9 @@ FILE_NAME = "loongkit-slots"
 FREE, SENT, HELD = 0, 1, 2
 #: Extents at a time: one byte each, in the file's first page.
 MOST_EXTENTS = GRAIN - 1
-#: The page's last byte: 1 once the receiver has the arena.
+#: The page's last byte: 1 once the receiver has the arena, UNWANTED once it wants no more of it.
 RECEIVED = MOST_EXTENTS
+UNWANTED = 2
 
 #: How many times the largest batch the receiver may hold before it gets fresh memory, as torch
 #: would give it. Enough for batches that wait out of order, for a pin thread and for those in use;
@@ -52,10 +53,12 @@ class Extent:
 
     ``alive`` counts the storages of this process that lie in the range, ``places`` those among
     them that were handed out for single samples; while it is ``reserved`` further ones may come.
-    ``abandoned``: a forked child of this worker may look into it.
+    ``abandoned``: a forked child of this worker may look into it, or something that nothing tells
+    of. ``owner`` names the one storage that was handed out for all of it and may travel as it is;
+    another one over the same memory (made by way of an array) is a copy where it arrives.
     """
 
-    __slots__ = ("abandoned", "alive", "index", "length", "places", "reserved", "start")
+    __slots__ = ("abandoned", "alive", "index", "length", "owner", "places", "reserved", "start")
 
     def __init__(self, start: int, length: int, index: int) -> None:
         self.start = start
@@ -64,6 +67,7 @@ class Extent:
         self.alive = 0
         self.reserved = False
         self.abandoned = False
+        self.owner = 0
         self.places = 0
 
 
@@ -109,6 +113,8 @@ class Arena:
 
         None: there is no room, or the receiver keeps too much.
         """
+        if self.is_unwanted:
+            return None
         with self._lock:
             held = self._sweep()
             if held > max(_HELD_AT_LEAST, _HELD_BATCHES * max(self.largest, nbytes)):
@@ -129,7 +135,12 @@ class Arena:
     @property
     def is_received(self) -> bool:
         """True once the receiver has opened the arena, and its name is enough in messages."""
-        return self.view[RECEIVED] == 1
+        return self.view[RECEIVED] != 0
+
+    @property
+    def is_unwanted(self) -> bool:
+        """True once the receiver shares batches on, and storages travel as torch sends them."""
+        return self.view[RECEIVED] == UNWANTED
 
     def take_back(self, extent: Extent) -> None:
         """Make an extent FREE whose message never left."""
@@ -150,7 +161,10 @@ class Arena:
             self._watches[id(watch)] = watch
             extent.alive += 1
             extent.places += is_place
-        return torch.frombuffer(part, dtype=torch.uint8), watch
+        flat = torch.frombuffer(part, dtype=torch.uint8)
+        if not is_place:
+            extent.owner = flat.untyped_storage()._cdata
+        return flat, watch
 
     def extent_at(self, address: int, nbytes: int) -> Extent | None:
         """Return the extent that these bytes lie in; None: they are not ours, or span several."""
@@ -218,7 +232,7 @@ class Arena:
             watch.about.places -= watch.is_place
 
     def _sweep(self) -> int:
-        """Free the extents that nobody uses any more; return the bytes that the receiver holds."""
+        """Free the extents that nobody uses any more; return the bytes that are held for long."""
         self._count_deaths()
         held = 0
         kept = []
@@ -229,7 +243,7 @@ class Arena:
                 self._indices.append(extent.index)
                 continue
             kept.append(extent)
-            if state == HELD:
+            if state == HELD or extent.abandoned:
                 held += extent.length
         self._extents = kept
         return held

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 from loongkit.activation.cgroups import Groups, memory_headroom
 from loongkit.activation.files import Folder
 
@@ -21,3 +23,8 @@ def worker_limit(workers: int, root: str = "/") -> int:
     if headroom is None:
         return 0
     return min(int(headroom.free * _SHARE) // max(workers, 1), _MOST)
+
+
+def addresses_are_limited() -> bool:
+    """Tell whether a limit (``ulimit -v``) makes the long range of an arena cost the job room."""
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY

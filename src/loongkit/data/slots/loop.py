@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from loongkit.activation import logs, marks, process
-from loongkit.data.slots import arrivals, outgoing, worker
+from loongkit.data.slots import arrivals, budget, mappings, outgoing, pickling, worker
 from loongkit.data.worker_loop import NUM_WORKERS
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Loop:
         slots = worker.WorkerSlots(args[NUM_WORKERS])
         inbox = outgoing.Inbox(index_queue, slots, bool(auto_collation))
         outbox = outgoing.Outbox(data_queue, outgoing.Post(slots, self._mark))
-        if not outgoing.take_over_storages():
+        if not pickling.take_over_storages():
             logs.debug("pytorch: this data worker has no slots: storages are reduced by others")
             return args
         worker.appoint(slots)
@@ -57,6 +57,10 @@ def why_not(data_queue: Any) -> str | None:
         return "the system has no memfd"
     if not outgoing.is_known_queue(data_queue):
         return f"its results go through a {type(data_queue).__name__}"
+    if budget.addresses_are_limited():
+        return "there is a limit on address space"
+    if mappings.shares_on():
+        return "the process that started it shares its batches on"
     if process.kind() in (process.SPAWNED, process.FORKSERVER) and not marks.parent_is_armed():
         return "Loongkit is not at work in the process that started it"
     return None

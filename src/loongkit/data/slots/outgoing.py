@@ -12,7 +12,6 @@ to right: ``begin`` and ``end`` have side effects where they are pickled, and wh
 from __future__ import annotations
 
 import ctypes
-import threading
 from multiprocessing import reduction
 from multiprocessing.queues import Queue
 from typing import TYPE_CHECKING
@@ -22,8 +21,7 @@ from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
-from loongkit.activation import logs
-from loongkit.data.slots import arrivals
+from loongkit.data.slots import arrivals, mappings, pickling
 from loongkit.data.slots.worker import SMALL
 
 if TYPE_CHECKING:
@@ -96,15 +94,14 @@ class Begin:
         self._has_small = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        unfinished = getattr(_thread, "begin", None)
+        unfinished = pickling.begin(self)
         if unfinished is not None:
             unfinished.cancel()
-        _thread.begin = self
         return arrivals.Arrival, ()
 
     def finish(self) -> None:
         """Note that everything up to the end of the message has been pickled."""
-        _thread.begin = None
+        pickling.end()
         arena = self.post.slots.arena
         if self.extents and arena is not None:
             arena.largest = max(arena.largest, self.large)
@@ -119,8 +116,12 @@ class Begin:
         self.extents.clear()
 
     def reduce_storage(self, storage: Any) -> tuple[Any, ...] | None:
-        """Return how the receiver gets a storage; None: as torch does it."""
-        if not _is_ordinary(storage):
+        """Return how the receiver gets a storage; None: as torch does it.
+
+        Under torch's lock of the storage: another thread may be about to give it other memory.
+        """
+        arena = self.post.slots.arena if self.post.slots.has_arena else None
+        if not is_ordinary(storage) or (arena is not None and arena.is_unwanted):
             return None
         nbytes, address = storage.nbytes(), storage.data_ptr()
         if nbytes <= _INLINE and self.inline + nbytes <= _INLINE_IN_ALL:
@@ -146,7 +147,7 @@ class Begin:
         offset = self._packed
         arena.copy_in(self._pack, offset, address, nbytes)
         self._packed += -(-nbytes // _LINE) * _LINE
-        where = arrivals.Place(self._pack.start, self._pack.length, offset, nbytes)
+        where = mappings.Place(self._pack.start, self._pack.length, offset, nbytes)
         return arrivals.packed, (self, self._source(arena), self._pack.index, where)
 
     def _ship(
@@ -154,11 +155,9 @@ class Begin:
     ) -> tuple[Any, ...] | None:
         extent = arena.extent_at(address, nbytes)
         offset = 0
-        if extent is not None and (extent.index in self.extents or arena.claim(extent)):
+        handed_out = extent is not None and extent.owner == storage._cdata
+        if extent is not None and handed_out and self._has(arena, extent):
             offset = address - arena.address - extent.start
-            if extent.index not in self.extents:
-                self.large += extent.length
-                self.extents[extent.index] = extent
         else:
             if extent is None and self.post.was_sent_before(storage):
                 return None
@@ -166,8 +165,17 @@ class Begin:
             if extent is None:
                 return None
             arena.copy_in(extent, 0, address, nbytes)
-        where = arrivals.Place(extent.start, extent.length, offset, nbytes)
+        where = mappings.Place(extent.start, extent.length, offset, nbytes)
         return arrivals.shared, (self, self._source(arena), extent.index, where)
+
+    def _has(self, arena: Arena, extent: Extent) -> bool:
+        """Name an extent in this message as it is; False: it has to be copied."""
+        if extent.index not in self.extents:
+            if not arena.claim(extent):
+                return False
+            self.large += extent.length
+            self.extents[extent.index] = extent
+        return True
 
     def _new_extent(self, arena: Arena, nbytes: int) -> Extent | None:
         extent = arena.take(nbytes, sent=True)
@@ -254,35 +262,11 @@ class Inbox:
         return item
 
 
-_thread = threading.local()
-
-
 def is_known_queue(queue: Any) -> bool:
     """Tell whether this queue pickles in a thread of this process, and the receiver unpickles."""
     return type(queue) is Queue
 
 
-def take_over_storages() -> bool:
-    """Register the reducer of storages in this process; False: somebody else has, and it stays."""
-    reducers = reduction.ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    original = reducers.get(torch.UntypedStorage)
-    if original is not reductions.reduce_storage:
-        return False
-
-    def reduce_storage(storage: Any) -> Any:
-        begin = getattr(_thread, "begin", None)
-        reduced = None
-        if begin is not None:
-            try:
-                reduced = begin.reduce_storage(storage)
-            except Exception as error:
-                logs.debug(f"pytorch: a storage travels as torch sends it: {error!r}")
-        return original(storage) if reduced is None else reduced
-
-    reduction.ForkingPickler.register(torch.UntypedStorage, reduce_storage)
-    return True
-
-
-def _is_ordinary(storage: Any) -> bool:
+def is_ordinary(storage: Any) -> bool:
     """Tell whether a storage is private memory of this process, or of its arena."""
     return storage.device.type == "cpu" and storage.nbytes() > 0 and not storage.is_shared()

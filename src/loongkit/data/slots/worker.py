@@ -32,12 +32,13 @@ _LEAST = 4 << 20
 class Reservation:
     """One extent with places, one behind the other, for the samples of one batch."""
 
-    __slots__ = ("extent", "nbytes", "watches")
+    __slots__ = ("extent", "joined", "nbytes", "watches")
 
     def __init__(self, extent: Extent, nbytes: int, count: int) -> None:
         self.extent = extent
         self.nbytes = nbytes
         self.watches: list[Watch | None] = [None] * count
+        self.joined: Watch | None = None
 
     def free_place(self) -> int | None:
         """Return the first place whose array does not exist, or not any more."""
@@ -131,7 +132,7 @@ class WorkerSlots:
         """Return the batch of these samples without copying, where they lie side by side.
 
         They must be, in this order, the places of one reservation from the first on, with one
-        shape and dtype. None: they are not.
+        shape and dtype. None: they are not, or are a batch already: a second one is a copy.
         """
         if self._arena is None or not tensors:
             return None
@@ -139,6 +140,8 @@ class WorkerSlots:
         nbytes = first.numel() * first.element_size()
         reservation = self._reservation_at(first.data_ptr(), nbytes)
         if reservation is None or len(tensors) > len(reservation.watches):
+            return None
+        if reservation.joined is not None and reservation.joined() is not None:
             return None
         address = self._arena.address + reservation.extent.start
         for place, tensor in enumerate(tensors):
@@ -149,8 +152,16 @@ class WorkerSlots:
                 or not tensor.is_contiguous()
             ):
                 return None
-        flat, _watch = self._arena.tensor_in(reservation.extent, 0, nbytes * len(tensors))
+        flat, reservation.joined = self._arena.tensor_in(
+            reservation.extent, 0, nbytes * len(tensors)
+        )
         return flat.view(first.dtype).view(len(tensors), *first.shape)
+
+    def abandon(self, address: int, nbytes: int) -> None:
+        """Never use the extent again that these bytes lie in, if they lie in one."""
+        extent = None if self._arena is None else self._arena.extent_at(address, nbytes)
+        if extent is not None:
+            extent.abandoned = True
 
     def _reserve(self, nbytes: int) -> Reservation | None:
         arena = self.arena
