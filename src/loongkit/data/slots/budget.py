@@ -17,8 +17,10 @@ def worker_limit(workers: int, root: str = "/") -> int:
     """Return the bytes that one of so many workers may take; 0 where memory can't be read.
 
     A share of the least of what the machine has left and what each memory cgroup of this process,
-    up to the root, has left.
+    up to the root, has left. 0 also where addresses are limited.
     """
+    if addresses_are_limited():
+        return 0
     headroom = memory_headroom(Groups(Folder(root)))
     if headroom is None:
         return 0

@@ -98,7 +98,7 @@ class Mapping:
         else:
             self._view = memoryview(self._map)
             self._address = torch.frombuffer(self._view, dtype=torch.uint8).data_ptr()
-            _known[:] = [ref for ref in _known if ref() is not None] + [weakref.ref(self)]
+            _known.append(weakref.ref(self, _known.remove))
         self._write(RECEIVED, UNWANTED if shares_on() else 1)
 
     def __del__(self) -> None:
@@ -251,7 +251,10 @@ def storage_in(memory: memoryview) -> Any:
     """Return a storage that is this memory; where batches are shared on, a shared copy."""
     storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
     if shares_on():
-        return torch.UntypedStorage._new_shared(len(memory)).copy_(storage)
+        try:
+            return torch.UntypedStorage._new_shared(len(memory)).copy_(storage)
+        except RuntimeError as error:
+            logs.debug(f"pytorch: no shared memory for a batch that may be shared on: {error!r}")
     _private[storage.data_ptr()] = memory
     return storage
 
