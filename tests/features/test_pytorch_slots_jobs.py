@@ -160,6 +160,11 @@ FAULTS = {
         "from torch.multiprocessing.reductions import reduce_storage\n"
         "P.register(torch.UntypedStorage, lambda storage: reduce_storage(storage))"
     ),
+    "another's dump": (
+        "from multiprocessing.reduction import ForkingPickler as P\n"
+        "import pickle; P.dump = lambda self, obj: pickle.Pickler.dump(self, obj)"
+    ),
+    "no lock of storages": "del torch.storage._share_memory_lock_protected",
     "another queue": (
         "import multiprocessing.queues as q\n"
         "class Other(q.Queue): pass\n"
