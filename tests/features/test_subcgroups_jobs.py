@@ -215,3 +215,39 @@ def test_what_a_killed_job_has_left_goes_with_the_next_one() -> None:
         os.utime(folder, (1, 1))
     enter(f"test-{os.getpid()}-next")
     assert left_over() == []
+
+
+PINS_ITSELF = """
+import os
+from torch.utils.data import DataLoader, Dataset
+
+def pin(worker):
+    os.sched_setaffinity(0, {1})
+
+class Places(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return sorted(os.sched_getaffinity(0))
+
+if __name__ == "__main__":
+    found = DataLoader(Places(), num_workers=1, worker_init_fn=pin)
+    print([batch[0].item() for batch in found], sorted(os.sched_getaffinity(0)))
+    os.sched_setaffinity(0, {1})
+    print(sorted(os.sched_getaffinity(0)))
+    try:
+        os.sched_setaffinity(0, {4095})
+    except OSError as error:
+        print(error)
+"""
+
+
+def test_a_job_may_choose_cpus_that_its_group_does_not_have(tmp_path: Path) -> None:
+    """Without groups that works, and a job must not fail because of us."""
+    machine = two_nodes.write(tmp_path / "machine")
+    variables = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "29777"}
+    settings = {"LOONGKIT_SUBCGROUPS": "1", "LOONGKIT_NUMA_AFFINITY_SYSFS": str(machine)}
+    job = jobs.run(tmp_path / "job", PINS_ITSELF, **variables, **settings)
+    assert job.result.status == 0, job
+    assert job.result.out.splitlines() == ["[1, 1] [0]", "[1]", "[Errno 22] Invalid argument"], job

@@ -111,12 +111,14 @@ def _is_followed(name: str) -> bool:
 
 
 def _is_pipeline(value: Any) -> bool:
-    """Tell whether this is a list of transforms, one of them, or an object that holds such."""
+    """Tell whether this may be a transform, a list of such, or an object that holds some."""
     if isinstance(value, (list, tuple)):
-        return 0 < len(value) <= _LONGEST_PIPELINE and all(map(callable, value))
-    if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-        return True
-    return any(map(_is_followed, getattr(value, "__dict__", ())))
+        return 0 < len(value) <= _LONGEST_PIPELINE and all(map(_is_transform, value))
+    return _is_transform(value) or any(map(_is_followed, getattr(value, "__dict__", ())))
+
+
+def _is_transform(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
 
 
 def mentions(item: Any, names: frozenset[str]) -> bool:

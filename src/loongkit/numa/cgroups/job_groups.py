@@ -133,6 +133,22 @@ def move_worker(operations: Operations, pid: int) -> str:
     return moved
 
 
+def let_go(operations: Operations, pid: int) -> bool:
+    """Move a process from a group of ours to the one above all of ours; tell whether it was in one.
+
+    Never raises OSError.
+    """
+    moved = False
+    try:
+        for own in own_groups.find(operations, pid):
+            if own.leaf:
+                move(operations, own.folder, pid)
+                moved = True
+    except OSError:
+        return moved
+    return moved
+
+
 def clear_away(operations: Operations, own: str, keep: str) -> None:
     """Remove the groups below one that jobs have left which were killed."""
     try:

@@ -23,7 +23,7 @@ from loongkit.numa.placement import Placement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from loongkit.activation.patching import Patcher
     from loongkit.numa.binding import Binding
@@ -79,6 +79,8 @@ class GroupPlacement(Placement):
         """Move the data worker that is starting in this process to the group of its kind."""
         self._is_worker = True
         group = job_groups.move_worker(self._operations, os.getpid())
+        if group:
+            self._patcher.wrap(os, "sched_setaffinity", self._set_affinity)
         if not group or not self._operations.tree.exists(f"{group}/cpuset.cpus"):
             return
         cpus = own_groups.effective(self._operations, group, "cpus")
@@ -135,9 +137,26 @@ class GroupPlacement(Placement):
         if groups.tier == layouts.MEMBERS:
             placement.take_over()
         else:
+            self._patcher.wrap(os, "sched_setaffinity", self._set_affinity)
             placement.supersede("superseded by subcgroups, whose groups hold the processes")
             left = handover.Handover(self._pid, binding.base, plan.train, plan.data)
             left.write(os.environ)
+
+    def _set_affinity(self, original: Callable[..., None], pid: int, mask: Iterable[int]) -> None:
+        """Let the job choose CPUs of which the group has none: the process leaves the group then.
+
+        Without us that would have worked, and a job must not fail because of us.
+        """
+        mask = list(mask)
+        try:
+            original(pid, mask)
+        except OSError as error:
+            if error.errno != errno.EINVAL or pid not in (0, os.getpid()):
+                raise
+            if not job_groups.let_go(self._operations, os.getpid()):
+                raise
+            logs.info(f"subcgroups: this process has chosen CPUs {mask} and left its group")
+            original(pid, mask)
 
     def _pinned_by_others(self, base: frozenset[int]) -> dict[int, frozenset[int]]:
         """Return the masks of the threads that have one of their own."""
