@@ -171,7 +171,6 @@ def test_the_computed_limit(total, wanted):
         (0, 64 * GB, int(0.3 * 64 * GB), 0),
         (65 * 1024, 64 * GB, 64 * GB, 1),
         (64 * 1024, 64 * GB, 64 * GB, 0),
-        (-5, 64 * GB, int(0.3 * 64 * GB), 1),
         (100, None, 100 << 20, 0),
         (0, None, None, 0),
     ],

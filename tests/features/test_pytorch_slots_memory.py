@@ -23,7 +23,7 @@ from slotted import LARGE, MEDIUM, Samples, Stream, at_work, large, within  # no
 from torch.utils.data import DataLoader  # noqa: E402
 
 from loongkit.data import slots  # noqa: E402
-from loongkit.data.slots import budget  # noqa: E402
+from loongkit.data.slots import arena, budget  # noqa: E402
 from loongkit.data.slots import mappings as mapped  # noqa: E402
 
 
@@ -346,8 +346,16 @@ def test_kept_batch_keeps_its_own_memory_alone_once_the_workers_have_ended():
         assert slotted.mappings() == []
 
 
+@pytest.fixture(autouse=True)
+def only_arenas_of_the_test(monkeypatch):
+    """Other tests of this process may have left some: those of batches that were shared on stay."""
+    monkeypatch.setattr(slotted, "OTHERS", slotted.arenas())
+
+
 def no_arena_is_left() -> bool:
-    return not slotted.mappings() and not any("loongkit" in name for name in slotted.descriptors())
+    return not slotted.mappings() and not any(
+        arena.FILE_NAME in name for name in slotted.descriptors()
+    )
 
 
 @pytest.mark.parametrize("dataset", [Samples(large, 3), Stream(large, 3)])

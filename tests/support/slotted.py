@@ -145,14 +145,28 @@ def in_slot(tensor: torch.Tensor) -> bool:
     return any(first <= address < end for first, end in mappings())
 
 
+#: The inodes of arenas that a test does not count as its own.
+OTHERS: set[int] = set()
+
+
 def mappings() -> list[tuple[int, int]]:
-    """The ranges of addresses where arenas are mapped into this process."""
+    """The ranges of addresses where arenas are mapped into this process, except OTHERS."""
+    return [(first, end) for first, end, inode in _mapped() if inode not in OTHERS]
+
+
+def arenas() -> set[int]:
+    """The inodes of all arenas that are mapped into this process."""
+    return {inode for _, _, inode in _mapped()}
+
+
+def _mapped() -> list[tuple[int, int, int]]:
     found = []
     with open("/proc/self/maps", encoding="utf-8") as file:
         for line in file:
             if f"/memfd:{arena.FILE_NAME}" in line:
-                first, _, end = line.split()[0].partition("-")
-                found.append((int(first, 16), int(end, 16)))
+                words = line.split()
+                first, _, end = words[0].partition("-")
+                found.append((int(first, 16), int(end, 16), int(words[4])))
     return found
 
 
