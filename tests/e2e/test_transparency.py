@@ -219,7 +219,7 @@ def test_programs(python: str, name: str, folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", WORKERS)
-@pytest.mark.parametrize("python", {sys.executable, children.interpreters()[-1]})
+@pytest.mark.parametrize("python", sorted({sys.executable, children.interpreters()[-1]}))
 def test_multiprocessing(python: str, method: str, folder: Path, tmp_path: Path) -> None:
     check(WORKERS[method], folder, tmp_path, python)
 
