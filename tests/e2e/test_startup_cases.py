@@ -9,7 +9,7 @@ import re
 import children
 import pytest
 
-CASES = 54
+CASES = 55
 TESTS = children.ROOT / "tests"
 ROW = re.compile(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 NAME = re.compile(r"`([\w/]+\.py)::(\w+)`")

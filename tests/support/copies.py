@@ -41,11 +41,12 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 
 def copy_package(folder: Path) -> Path:
-    """Copy the package into a folder (its site-packages) and return the copy's own folder."""
+    """Copy what is installed into a folder (its site-packages); return the package's own folder."""
     package = folder / "loongkit"
     shutil.copytree(
         children.PRELUDE.parent, package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
     )
+    shutil.copy(children.SOURCE / "_loongkit_entry.py", folder)
     return package
 
 
@@ -80,8 +81,8 @@ def write_launcher(folder: Path, source: Path) -> Path:
         folder / "loongkit-run",
         f"#!{sys.executable}\n"
         f"import sys; sys.path.insert(0, {str(source)!r})\n"
-        "from loongkit.launcher import main\n"
-        "sys.exit(main())\n",
+        "from _loongkit_entry import run\n"
+        "sys.exit(run())\n",
     )
 
 
