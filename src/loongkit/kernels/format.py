@@ -32,63 +32,56 @@ _RUN = 32
 #: Pixels of a strided image that are gathered together: they stay in a core's own cache.
 _TILE = 50_000
 
+#: Stands for the parameters of a kernel that has no use for them.
+_UNUSED = 0
 
-def _normalize(
-    source: Any,
-    size: Any,
-    means: Any,
-    scales: Any,
-    start: Any,
-    pitch: Any,
-    first: Any,
-    second: Any,
-    third: Any,
-) -> None:
-    height, width = size
+
+def _normalized(row: Any, at: Any, means: Any, scales: Any) -> Any:
     m0, m1, m2 = means
     s0, s1, s2 = scales
-    runs = width // _RUN
-    for y in range(height):
-        row, left = source[3 * width * y : 3 * width * (y + 1)], start + pitch * y
-        one, two, three = (
-            first[left : left + width],
-            second[left : left + width],
-            third[left : left + width],
-        )
-        for run in range(runs):
-            for step in range(_RUN):
-                x = run * _RUN + step
-                one[x] = _F32(_F64(_F32(row[3 * x]) - m0) * s0)
-                two[x] = _F32(_F64(_F32(row[3 * x + 1]) - m1) * s1)
-                three[x] = _F32(_F64(_F32(row[3 * x + 2]) - m2) * s2)
-        for x in range(runs * _RUN, width):
-            one[x] = _F32(_F64(_F32(row[3 * x]) - m0) * s0)
-            two[x] = _F32(_F64(_F32(row[3 * x + 1]) - m1) * s1)
-            three[x] = _F32(_F64(_F32(row[3 * x + 2]) - m2) * s2)
+    return (
+        _F32(_F64(_F32(row[at]) - m0) * s0),
+        _F32(_F64(_F32(row[at + 1]) - m1) * s1),
+        _F32(_F64(_F32(row[at + 2]) - m2) * s2),
+    )
 
 
-def _copy(
-    source: Any, size: Any, start: Any, pitch: Any, first: Any, second: Any, third: Any
-) -> None:
-    height, width = size
-    runs = width // _RUN
-    for y in range(height):
-        row, left = source[3 * width * y : 3 * width * (y + 1)], start + pitch * y
-        one, two, three = (
-            first[left : left + width],
-            second[left : left + width],
-            third[left : left + width],
-        )
-        for run in range(runs):
-            for step in range(_RUN):
-                x = run * _RUN + step
-                one[x] = row[3 * x]
-                two[x] = row[3 * x + 1]
-                three[x] = row[3 * x + 2]
-        for x in range(runs * _RUN, width):
-            one[x] = row[3 * x]
-            two[x] = row[3 * x + 1]
-            three[x] = row[3 * x + 2]
+def _same(row: Any, at: Any, _means: Any, _scales: Any) -> Any:
+    return row[at], row[at + 1], row[at + 2]
+
+
+def _loop(pixel: Callable[..., Any]) -> Kernel:
+    """Return the loop that writes planes; what it writes for a pixel is compiled into it."""
+    values = numba.njit(pixel, error_model="numpy")
+
+    def loop(
+        source: Any,
+        size: Any,
+        means: Any,
+        scales: Any,
+        start: Any,
+        pitch: Any,
+        first: Any,
+        second: Any,
+        third: Any,
+    ) -> None:
+        height, width = size
+        runs = width // _RUN
+        for y in range(height):
+            row, left = source[3 * width * y : 3 * width * (y + 1)], start + pitch * y
+            one, two, three = (
+                first[left : left + width],
+                second[left : left + width],
+                third[left : left + width],
+            )
+            for run in range(runs):
+                for step in range(_RUN):
+                    x = run * _RUN + step
+                    one[x], two[x], three[x] = values(row, 3 * x, means, scales)
+            for x in range(runs * _RUN, width):
+                one[x], two[x], three[x] = values(row, 3 * x, means, scales)
+
+    return loop
 
 
 class Kernels(NamedTuple):
@@ -119,10 +112,10 @@ def kernels() -> Kernels:
 
     return Kernels(
         normalize=compiled(
-            _normalize,
+            _loop(_normalized),
             *(types.void(source, size, means, scales, *target) for source in (bytes_, floats)),
         ),
-        copy=compiled(_copy, types.void(floats, size, *target)),
+        copy=compiled(_loop(_same), types.void(floats, size, index, index, *target)),
     )
 
 
@@ -155,31 +148,20 @@ def normalize(planes: Any, image: Any, mean: Any, std: Any, to_rgb: bool) -> Non
         tuple(means[place] for place in order),
         tuple(scales[place] for place in order),
     )
-    compiled = kernels().normalize
-    targets = [planes[place].reshape(-1) for place in order]
-    for top, rows in _contiguous(image):
-        compiled(
-            rows.reshape(-1),
-            rows.shape[:2],
-            *by_channel,
-            top * planes.shape[2],
-            planes.shape[2],
-            *targets,
-        )
+    _write(kernels().normalize, [planes[place] for place in order], image, *by_channel)
 
 
 def copy(planes: Any, image: Any) -> None:
     """Write a float32 image into the upper left corner of three planes, as ``normalize`` does."""
-    compiled = kernels().copy
+    _write(kernels().copy, planes, image, _UNUSED, _UNUSED)
+
+
+def _write(kernel: Kernel, planes: Any, image: Any, means: Any, scales: Any) -> None:
+    """Run a kernel; the planes and the parameters are those of the image's channels in turn."""
+    pitch = planes[0].shape[1]
     targets = [plane.reshape(-1) for plane in planes]
     for top, rows in _contiguous(image):
-        compiled(
-            rows.reshape(-1),
-            rows.shape[:2],
-            top * planes.shape[2],
-            planes.shape[2],
-            *targets,
-        )
+        kernel(rows.reshape(-1), rows.shape[:2], means, scales, top * pitch, pitch, *targets)
 
 
 def _contiguous(image: Any) -> Iterator[tuple[int, Any]]:
