@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -264,22 +262,6 @@ def test_only_children_of_multiprocessing_look_for_a_parent_s_marks(
     monkeypatch.setattr(process, "kind", lambda: kind)
     monkeypatch.setattr(marks, "_marks_of", never)
     assert marks._parents_file() is None
-
-
-def test_parents_are_read_from_proc() -> None:
-    assert marks._parent_of(os.getpid()) == os.getppid()
-    child = subprocess.Popen(["sleep", "60"])
-    try:
-        assert marks._parent_of(child.pid) == os.getpid()
-        assert marks._is_running(child.pid)
-    finally:
-        child.kill()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert not marks._is_running(child.pid)  # a zombie now
-        child.wait()
-    assert not marks._is_running(child.pid)
-    assert marks._parent_of(child.pid) == 0
-    assert marks._marks_of(child.pid) is None
 
 
 # Who prints the summary -----------------------------------------------------------------------

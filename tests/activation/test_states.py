@@ -81,3 +81,18 @@ def test_strict_raises_for_a_feature_asked_for_by_name(lab: Lab, state: str) -> 
 @pytest.mark.parametrize("asked", [plan.LEVEL, plan.IMPLIED, ""])
 def test_strict_leaves_other_features_alone(lab: Lab, asked: str) -> None:
     record(asked=asked, strict=True).move(states.FAILED, "no kernel")
+
+
+def test_falling_short_leaves_the_feature_on_and_raises_under_strict(lab: Lab) -> None:
+    made = record()
+    made.move(states.PATCHED)
+    made.fall_short("no list")
+    assert made.state == states.PATCHED and made.shortfall == "no list"
+    strict = record(strict=True)
+    with pytest.raises(states.StrictError) as caught:
+        strict.fall_short("no list")
+    assert str(caught.value) == (
+        "loongkit: probe was asked for by LOONGKIT_PROBE and does not do all of that: no list. "
+        "LOONGKIT_STRICT=1 makes this an error; unset it to run on without what is left out"
+    )
+    record(asked=plan.LEVEL, strict=True).fall_short("no list")

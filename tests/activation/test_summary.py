@@ -177,6 +177,31 @@ def test_a_dependency_that_is_off_is_a_reason_below_and_the_row_stays() -> None:
     assert remark.startswith("data_prefetch: skipped: needs data_container, which is off")
 
 
+def test_what_is_left_out_of_a_feature_that_is_on_stands_below() -> None:
+    own, level = {"LOONGKIT_NUMA_AFFINITY": "1"}, {"LOONGKIT_ALL": "3"}
+    for environ, remarks in ((own, ["numa_affinity: CPUS counts as not set"]), (level, [])):
+        session = session_of(environ, ran="numa_affinity")
+        session.records["numa_affinity"].fall_short("CPUS counts as not set")
+        assert summary.remarks_of(session) == remarks
+        session.records["numa_affinity"].move(states.SKIPPED, "asymmetric")
+        assert summary.remarks_of(session) == ["numa_affinity: skipped: asymmetric"] * len(remarks)
+
+
+@pytest.mark.parametrize(
+    ("applied", "ran", "remarks"),
+    [
+        ("numa_affinity", "", ["numa_affinity: not used: no device"]),
+        ("", "numa_affinity", []),
+        ("", "", []),
+    ],
+    ids=["patched", "effective", "armed"],
+)
+def test_a_feature_that_never_ran_may_say_why(applied: str, ran: str, remarks: list[str]) -> None:
+    session = session_of({"LOONGKIT_NUMA_AFFINITY": "1"}, applied, ran)
+    session.records["numa_affinity"].unused = "no device"
+    assert summary.remarks_of(session) == remarks
+
+
 def test_a_reason_can_not_break_out_of_its_line() -> None:
     session = session_of({"LOONGKIT_ALLOW_TF32": "1"})
     session.records["allow_tf32"].move(states.FAILED, "a\x1b[2Jb\n====\r\x07" + "x" * 100_000)

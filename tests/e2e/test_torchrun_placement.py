@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import children
 import clusters
@@ -48,7 +49,11 @@ class Launch:
         launcher += [f"--nproc-per-node={ranks}", *torchrun]
         command = [*under, sys.executable, *launcher, str(SCRIPT), *words]
         self.job = jobs.Job(children.run_command(*command, env=env, cwd=folder), folder / "log")
-        self.reports = clusters.reports(self.job)
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """What the ranks told, by rank; the job must have succeeded."""
+        return clusters.reports(self.job)
 
 
 ALL = cpulists.format(os.sched_getaffinity(0))
@@ -63,6 +68,7 @@ def test_ranks_and_their_workers_have_masks_of_their_own(tmp_path: Path, ranks: 
         assert report["mask"] == own
         assert report["workers"] == {"fork": [own], "spawn": [own]}
         assert report["launcher"] == ALL, "the agent is never bound"
+        assert report["child"] == report["child_of_worker"] == [int(own)]
     assert found.job.rows["numa_affinity"] and found.job.summaries == 1
     assert "torch's threads" not in found.job.log, "OpenMP had the mask before it was started"
 
@@ -89,6 +95,8 @@ def test_workers_may_have_other_cpus_than_the_rank(tmp_path: Path) -> None:
     (report,) = found.reports
     assert report["mask"] == "0"
     assert report["workers"] == {"fork": ["1"], "spawn": ["1"]}
+    assert report["child"] == [0]
+    assert report["child_of_worker"] == [1], "it has the local rank of the rank, and is none"
 
 
 def test_explicit_lists(tmp_path: Path) -> None:
@@ -111,7 +119,7 @@ def test_a_binding_of_the_users_is_kept_and_said(tmp_path: Path) -> None:
         assert report["mask"] == report["launcher"] == "1"
         assert report["workers"] == {"fork": ["1"], "spawn": ["1"]}
         assert report["child"] == [1]
-    said = "kept: this process was bound to CPUs 1 already: kept"
+    said = "kept: this process was bound to CPUs 1 already and stays there"
     elsewhere = f"{said}, though they are of node 1 and its accelerator is on node 0"
     assert f"numa_affinity: skipped: {elsewhere}" in found.job.summary
     (warning,) = (text for text in found.job.warnings if "skipped" not in text)
@@ -141,3 +149,38 @@ def test_a_script_that_prepares_data_is_never_bound(tmp_path: Path) -> None:
     assert job.result.out == f"{sorted(os.sched_getaffinity(0))}\n", job
     assert "numa_affinity: armed -> patched" in job.log, "it would be bound at its first use"
     assert "numa_affinity: node" not in job.log and job.warnings == []
+
+
+TRAINING = """
+import torch
+
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("name", ["NUMA_AFFINITY", "SUBCGROUPS"])
+def test_a_training_without_a_rank_or_a_device_says_why_it_was_not_placed(
+    tmp_path: Path, name: str
+) -> None:
+    machine = two_nodes.write(tmp_path / "machine")
+    settings = {f"LOONGKIT_{name}": "1", "LOONGKIT_NUMA_AFFINITY_SYSFS": str(machine)}
+    job = jobs.run(tmp_path, TRAINING, **settings)
+    why = "not used: no launcher gave this process a local rank, and it has used no GPU"
+    assert job.result.status == 0 and f"{name.lower()}: {why}\n" in job.summary
+    assert job.rows[name.lower()] is False
+
+
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_lists_that_are_not_followed_stand_below_the_summary(tmp_path: Path, strict: str) -> None:
+    found = Launch(tmp_path, 2, NUMA_AFFINITY_CPUS="0-", STRICT=strict)
+    said = "LOONGKIT_NUMA_AFFINITY_CPUS='0-' is not understood and counts as not set"
+    if strict == "1":
+        assert found.job.result.status != 0 and "mask" not in found.job.result.out
+        assert said in found.job.result.err
+    else:
+        assert [report["mask"] for report in found.reports] == ["0", "1"]
+        assert f"numa_affinity: {said}" in found.job.summary
+        assert found.job.rows["numa_affinity"]

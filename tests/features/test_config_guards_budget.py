@@ -77,10 +77,10 @@ def test_a_launcher_that_cannot_be_asked(machine, monkeypatch):
 
 def test_what_numa_affinity_has_set(machine):
     """The base mask, the rank's and its workers', as it leaves them in the environment."""
-    environ = {"LOCAL_WORLD_SIZE": "8", "LOONGKIT_JOB_PLACEMENT": "1/0-63/0-15/16-31"}
+    environ = {"LOCAL_WORLD_SIZE": "8", "LOONGKIT_JOB_PLACEMENT": "1/0/8/0-63/0-15/16-31"}
     found = budgets.read(machine(), environ, mask(16))
     assert (found.sharers, found.share, found.data_cpus) == (2, 8, 16)
-    together = {**environ, "LOONGKIT_JOB_PLACEMENT": "1/0-63/0-15/0-15"}
+    together = {**environ, "LOONGKIT_JOB_PLACEMENT": "1/0/8/0-63/0-15/0-15"}
     assert budgets.read(machine(), together, mask(16)).data_cpus is None
 
 

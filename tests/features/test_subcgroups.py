@@ -129,7 +129,7 @@ def test_a_rank_enters_the_group_of_its_node_and_no_mask_is_set(
     assert cpus == {"train": str(own), "data": str(own)}
     assert rank.mask == BOTH and rank.kernel.preferred == []
     assert rank.marked == ["groups"]
-    assert os.environ[settings.JOB_PLACEMENT] == f"{os.getpid()}/0-1/{own}/{own}"
+    assert os.environ[settings.JOB_PLACEMENT] == f"{os.getpid()}/{own}/2/0-1/{own}/{own}"
     if affinity:
         record = rank.records["numa_affinity"]
         assert record.state == states.SKIPPED and "superseded by subcgroups" in record.reason
@@ -300,7 +300,7 @@ class TestWorker:
     @pytest.mark.parametrize("held", [True, False])
     def test_affinity_leaves_a_spawned_one_to_its_group(self, rank: Rank, held: bool) -> None:
         """It has no state of its parent's but the environment, and may be where that had none."""
-        rank.start()._patch.setenv(settings.JOB_PLACEMENT, "1/0-1/0-1/1")
+        rank.start()._patch.setenv(settings.JOB_PLACEMENT, "1/0/2/0-1/0-1/1")
         rank._patch.setattr(own_groups, "holds_cpus", lambda *_: held)
         assert rank.masks is not None
         rank.masks.worker()

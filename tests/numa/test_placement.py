@@ -115,7 +115,7 @@ def test_a_rank_is_bound_at_start_and_marks_the_feature(rank: Rank, own: int) ->
     assert rank.placement().at_start() is True
     assert rank.mask == {own} and rank.kernel.preferred == [own] and rank.marks
     pid = os.getpid()
-    assert os.environ[settings.JOB_PLACEMENT] == f"{pid}/0-1/{own}/{own}"
+    assert os.environ[settings.JOB_PLACEMENT] == f"{pid}/{own}/2/0-1/{own}/{own}"
     rank.patcher.undo()
     assert rank.mask == BOTH and settings.JOB_PLACEMENT not in os.environ
 
@@ -126,7 +126,9 @@ def test_a_mask_that_somebody_narrowed_is_kept_and_said(rank: Rank, own: int, wa
     """taskset, numactl or Slurm did it; a warning where the accelerator is elsewhere."""
     rank.kernel.masks[0] = frozenset({1})
     made = rank.env(LOCAL_RANK=str(own), LOCAL_WORLD_SIZE="2").placement()
-    with pytest.raises(Skip, match="kept: this process was bound to CPUs 1 already: kept"):
+    with pytest.raises(
+        Skip, match="kept: this process was bound to CPUs 1 already and stays there"
+    ):
         made.at_start()
     assert rank.mask == {1} and not rank.marks and rank.kernel.preferred == []
     assert ("its accelerator is on node 0" in rank.said) is warned
@@ -349,12 +351,101 @@ def test_late_and_refused_by_the_kernel_does_not_reach_the_job(rank: Rank) -> No
     assert rank.mask == BOTH
 
 
+class TestProgramsOfARank:
+    """What a rank that was placed on CPU 1, or its data worker on CPU 0, starts."""
+
+    @pytest.fixture
+    def program(self, rank: Rank) -> Rank:
+        rank.env(LOONGKIT_JOB_PLACEMENT=f"{os.getppid()}/1/2/0-1/1/0")
+        return rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
+
+    @pytest.mark.parametrize("mask", [{1}, {0}, {0, 1}], ids=["rank", "worker", "moved since"])
+    def test_they_stay_where_they_were_started(self, program: Rank, mask: set[int]) -> None:
+        program.kernel.masks[0] = frozenset(mask)
+        cuda = Cuda(device(0x10), device(0x20))
+        made = program.placement()
+        assert made.at_start() is True
+        made.at_import(cuda)
+        cuda.use()
+        made.at_step(optimizer(1), (), {})
+        assert program.mask == mask and program.kernel.preferred == []
+        assert not program.marks and "local rank 1 or a data" in program.patcher.record.unused
+
+    def test_their_own_data_workers_are_placed_as_those_of_the_rank(self, program: Rank) -> None:
+        program.kernel.masks[0] = frozenset({1})
+        made = program.placement()
+        made.at_start()
+        made.worker()
+        assert program.mask == {0}
+
+    def test_another_rank_is_placed(self, program: Rank) -> None:
+        """The one that was placed was a launcher in truth."""
+        program.kernel.masks[0] = frozenset({1})
+        program.env(LOCAL_RANK="0").placement().at_start()
+        assert program.mask == {0} and program.marks
+
+    def test_the_rank_itself_is_placed_again_after_an_exec(self, program: Rank) -> None:
+        program.kernel.masks[0] = frozenset({1})
+        program.env(LOONGKIT_JOB_PLACEMENT=f"{os.getpid()}/1/2/0-1/1/0")
+        program.placement().at_start()
+        assert program.mask == {1} and program.kernel.preferred == [1] and program.marks
+
+
+class TestShortfalls:
+    """Options that can't be followed, while the process is placed by the others."""
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"cpus": "nonsense"}, "LOONGKIT_NUMA_AFFINITY_CPUS='nonsense' is not understood"),
+            ({"cpus": "0"}, "names the CPUs of 1 local ranks where there are 2"),
+            ({"cpus": "0,1-5"}, "may not use CPUs 2-5"),
+            ({"train_on_gpuless": True}, "no effect without LOONGKIT_NUMA_AFFINITY_ALLOW_ASYMM"),
+            ({"separate_by_roles": True}, "SEPARATE_BY_ROLES has no effect"),
+        ],
+    )
+    def test_they_are_the_summary_s_reason(
+        self, rank: Rank, options: dict[str, Any], said: str
+    ) -> None:
+        rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement(**options).at_start()
+        assert said in rank.patcher.record.shortfall
+        assert rank.mask == {1} and rank.marks
+
+    def test_none_without_such_options(self, rank: Rank) -> None:
+        rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement(cpus="0,1").at_start()
+        assert rank.patcher.record.shortfall == ""
+
+    def test_strict_fails_before_anything_is_bound(self, rank: Rank) -> None:
+        made = rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement(cpus="nonsense")
+        rank.patcher.record.strict = True
+        with pytest.raises(states.StrictError, match="does not do all of that: LOONGKIT_NUMA_A"):
+            made.at_start()
+        assert rank.mask == BOTH
+
+    def test_strict_fails_in_the_job_that_uses_its_device(self, rank: Rank) -> None:
+        cuda = Cuda(device(0x20))
+        made = rank.env(CUDA_VISIBLE_DEVICES="1").placement(cpus="nonsense")
+        rank.patcher.record.strict = True
+        made.at_import(cuda)
+        with pytest.raises(states.StrictError, match="does not do all of that: LOONGKIT_NUMA_A"):
+            cuda.use()
+        assert rank.mask == BOTH
+
+
+def test_why_a_process_was_not_placed_so_far(rank: Rank) -> None:
+    cuda = Cuda(device(0x20))
+    rank.placement().at_import(cuda)
+    assert rank.patcher.record.unused == (
+        "no launcher gave this process a local rank, and it has used no GPU"
+    )
+
+
 class TestWorkers:
     """The start of a data worker's loop, in a child of a placed process."""
 
     @pytest.fixture
     def child(self, rank: Rank) -> Rank:
-        rank.env(LOONGKIT_JOB_PLACEMENT=f"{os.getppid()}/0-3/0-1/2")
+        rank.env(LOONGKIT_JOB_PLACEMENT=f"{os.getppid()}/-1/1/0-3/0-1/2")
         return rank
 
     def test_it_moves_to_the_cpus_of_data_workers(self, child: Rank) -> None:
@@ -368,7 +459,7 @@ class TestWorkers:
     def test_on_cpus_of_its_own_it_takes_the_memory_next_to_them(
         self, rank: Rank, data: str, options: dict[str, Any], preferred: list[None]
     ) -> None:
-        rank.env(LOONGKIT_JOB_PLACEMENT=f"{os.getppid()}/0-3/0-1/{data}")
+        rank.env(LOONGKIT_JOB_PLACEMENT=f"{os.getppid()}/-1/1/0-3/0-1/{data}")
         rank.placement(**options).worker()
         assert rank.kernel.preferred == preferred
 

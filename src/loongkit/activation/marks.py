@@ -76,7 +76,7 @@ class Marks:
         speaker = int.from_bytes(self._bytes[_SPEAKER], "little")
         if speaker == os.getpid():
             return True
-        if speaker == _PRINTED or (speaker and _is_running(speaker)):
+        if speaker == _PRINTED or (speaker and process.is_running(speaker)):
             return False
         self._bytes[_SPEAKER] = os.getpid().to_bytes(4, "little")
         return True
@@ -103,7 +103,7 @@ def _parents_file() -> int | None:
     found = _marks_of(parent)
     if found is None and process.kind() == process.FORKSERVER:
         # This may be a worker, forked by the server, whose own parent is the job.
-        found = _marks_of(_parent_of(parent))
+        found = _marks_of(process.parent_of(parent))
     return found
 
 
@@ -120,24 +120,3 @@ def _marks_of(pid: int) -> int | None:
         except OSError:
             continue  # closed in the meantime
     return None
-
-
-def _parent_of(pid: int) -> int:
-    state = _state_of(pid)
-    return int(state[1]) if state else 0
-
-
-def _is_running(pid: int) -> bool:
-    """Tell whether the process exists and is no zombie."""
-    state = _state_of(pid)
-    return bool(state) and state[0] not in (b"Z", b"X")
-
-
-def _state_of(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the state on; none without such a process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The command's name, in brackets, may hold blanks: count from its end.
-            return file.read(4096).rpartition(b")")[2].split()
-    except OSError:
-        return []

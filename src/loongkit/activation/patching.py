@@ -146,6 +146,19 @@ class Patcher:
             self.undo()
             self.record.move(states.SKIPPED, reason)
 
+    def fall_short(self, reason: str) -> None:
+        """Say below the summary what of the feature's options can't be followed, while it is on.
+
+        Raises:
+            StrictError: LOONGKIT_STRICT=1 and the feature was asked for by its own variable.
+
+        """
+        self.record.fall_short(reason)
+
+    def expect(self, unused: str) -> None:
+        """Say why the feature has not run so far: the summary's word where it stays so."""
+        self.record.unused = unused
+
     def undo(self) -> None:
         """Put back everything the feature replaced, the newest first; never raises."""
         while self._undo:

@@ -79,6 +79,9 @@ _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI
 _LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
+#: More generations of processes than stand between a rank and what it starts.
+_GENERATIONS = 64
+
 #: Modules and scripts that start the ranks of a job and compute nothing themselves.
 _LAUNCHERS = (
     "torch.distributed.run",
@@ -142,3 +145,34 @@ def _first_number(environ: Mapping[str, str], names: tuple[str, ...]) -> int:
         if text.isdecimal():
             return int(text)
     return 0
+
+
+def parent_of(pid: int) -> int:
+    """Return the process that a process is a child of; 0 where that can't be told."""
+    state = _state_of(pid)
+    return int(state[1]) if len(state) > 1 else 0
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process exists and is no zombie."""
+    state = _state_of(pid)
+    return bool(state) and state[0] not in (b"Z", b"X")
+
+
+def is_below(pid: int, other: int) -> bool:
+    """Tell whether a process descends from another one by processes that all still live."""
+    for _ in range(_GENERATIONS):
+        pid = parent_of(pid)
+        if pid in (0, 1, other):
+            break
+    return pid == other
+
+
+def _state_of(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the state on; none without such a process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The command's name, in brackets, may hold blanks: count from its end.
+            return file.read(4096).rpartition(b")")[2].split()
+    except OSError:
+        return []

@@ -13,7 +13,10 @@ SKIPPED, FAILED = "skipped", "failed"
 
 
 class StrictError(RuntimeError):
-    """Raised under LOONGKIT_STRICT=1 where a feature asked for by its own variable drops out."""
+    """Raised under LOONGKIT_STRICT=1 where a feature asked for by its own variable drops out.
+
+    Also where it can't do all that its options ask for.
+    """
 
 
 class Record:
@@ -21,7 +24,9 @@ class Record:
 
     ``gate_passed`` tells whether a hooked module was imported and met the version gates;
     ``ran_early`` that a replacement ran while the feature was still being applied;
-    ``waits_for`` names the requirement of a package that was not imported so far.
+    ``waits_for`` names the requirement of a package that was not imported so far, ``unused`` why
+    what was applied has not come to run so far; ``shortfall`` is what the user asked it for and
+    does not get, although the feature itself is on.
     """
 
     __slots__ = (
@@ -29,9 +34,11 @@ class Record:
         "gate_passed",
         "ran_early",
         "reason",
+        "shortfall",
         "state",
         "strict",
         "supported",
+        "unused",
         "waits_for",
     )
 
@@ -42,6 +49,8 @@ class Record:
         self.gate_passed = False
         self.ran_early = False
         self.waits_for = ""
+        self.unused = ""
+        self.shortfall = ""
         #: Support modules whose hooks have run.
         self.supported: set[str] = set()
         self.strict = strict
@@ -73,9 +82,22 @@ class Record:
         before, self.state, self.reason = self.state, state, reason
         detail = f" ({reason})" if reason else ""
         logs.info(f"{self.name}: {before} -> {state}{detail}")
-        if self.strict and self.out and self.decision.asked == OWN:
+        if self.out:
+            self._be_strict(f"is {state}: {reason}", "without the feature")
+
+    def fall_short(self, reason: str) -> None:
+        """Note that the feature is on, and something that it was asked for is left out.
+
+        Raises:
+            StrictError: the feature falls short under LOONGKIT_STRICT=1.
+
+        """
+        self.shortfall = reason
+        self._be_strict(f"does not do all of that: {reason}", "without what is left out")
+
+    def _be_strict(self, what: str, otherwise: str) -> None:
+        if self.strict and self.decision.asked == OWN:
             raise StrictError(
-                f"loongkit: {self.name} was asked for by {self.decision.entry.variable} and is "
-                f"{state}: {reason}. LOONGKIT_STRICT=1 makes this an error; unset it to run on "
-                "without the feature"
+                f"loongkit: {self.name} was asked for by {self.decision.entry.variable} and "
+                f"{what}. LOONGKIT_STRICT=1 makes this an error; unset it to run on {otherwise}"
             )

@@ -84,16 +84,30 @@ def rows_of(session: Session) -> list[Row]:
 
 
 def remarks_of(session: Session) -> list[str]:
-    """Return one line for each feature that the user named and that was skipped or has failed."""
-    remarks = []
-    for record in session.records.values():
-        if not record.out or record.decision.asked != plan.OWN:
-            continue
-        reason = _one_line(record.reason)
-        if record.decision.entry.implemented:
-            reason = f"{record.state}: {reason}"
-        remarks.append(f"{record.name}: {reason}")
-    return remarks
+    """Return one line for each feature that the user named and that he did not get, or not whole.
+
+    It was skipped or has failed, can't do all that its options ask for, or knows why it never ran.
+    """
+    said = {
+        record.name: _said_of(record, session.marks.is_set(session.positions[record.name]))
+        for record in session.records.values()
+        if record.decision.asked == plan.OWN
+    }
+    return [f"{name}: {_one_line(text)}" for name, text in said.items() if text]
+
+
+def _said_of(record: states.Record, effective: bool) -> str:
+    if record.out:
+        return f"{record.state}: {record.reason}" if _is_ours(record) else record.reason
+    if record.shortfall:
+        return record.shortfall
+    if record.unused and record.applied and not effective:
+        return f"not used: {record.unused}"
+    return ""
+
+
+def _is_ours(record: states.Record) -> bool:
+    return record.decision.entry.implemented
 
 
 def _one_line(reason: str) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import sys
 
-from loongkit.activation import logs, process, session, settings, versions
+from loongkit.activation import logs, process, session, states, versions
 from loongkit.activation.patching import Skip
 from loongkit.numa import handover, survey, torch_state
+from loongkit.numa import plan as planning
 from loongkit.numa.binding import Binding
+from loongkit.numa.report import Report
 from loongkit.numa.survey import Survey
 from loongkit.numa.system import System
 
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
 #: What makes OpenMP pin the thread that starts workers to one core; they inherit that core.
 _PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
-#: Stands among the names of settings that this job was warned about.
-_WARNED = "numa_affinity"
+#: Why a process was not placed so far, in the words of the summary.
+_UNPLACED = "no launcher gave this process a local rank, and it has used no GPU"
+_UNKNOWN = "which GPU this process computes on could not be known"
+_STARTED_BY = "local rank {} or a data worker of it has started this program, which stays there"
 
 
 def of(patcher: Patcher) -> Placement:
@@ -55,8 +59,7 @@ class Placement:
         self._is_worker = False
         self._confirmed = False
         self._took_over = False
-        # A command that a rank starts inherits its local rank, and would come to the same plan.
-        self._parent_warned = _WARNED in os.environ.get(settings.JOB_WARNED, "").split(",")
+        self._report = Report(self._rank)
 
     def belongs_to(self, patcher: Patcher) -> bool:
         """Tell whether it was made for this patcher, not for one of an earlier activation."""
@@ -71,6 +74,8 @@ class Placement:
         return not self._in_reserve() and self._place_rank()
 
     def _place_rank(self) -> bool:
+        if self._stays():
+            return True
         version = survey.torch_on_path()
         if version is None or process.is_launcher():
             return False
@@ -88,6 +93,8 @@ class Placement:
             Skip: this torch can't tell which device is which.
         """
         self._check(versions.module_version("torch"))
+        if not self._stays():
+            self._patcher.expect(_UNPLACED if self._rank < 0 else _UNKNOWN)
         # Runs at once where the device is in use already.
         device_module._lazy_call(self._when_used)
 
@@ -170,6 +177,8 @@ class Placement:
             step()
         except Skip as skip:
             reason, failed = str(skip), False
+        except states.StrictError:
+            raise
         except Exception as error:
             reason, failed = f"{type(error).__name__}: {error}", True
         else:
@@ -181,7 +190,7 @@ class Placement:
             self._contained(self._at_first_use)
 
     def _at_first_use(self) -> None:
-        if self._plan is not None:
+        if self._plan is not None or self._stays():
             return
         if self._survey.machine is None:
             self._look(versions.module_version("torch"))
@@ -209,14 +218,16 @@ class Placement:
         plan, identity, machine = found
         if not must and plan.reasons and plan.reasons[-1][0] == "no-device-identity":
             return False
-        self._report((*identity.warnings, *plan.warnings))
-        for code, text in (*identity.reasons, *plan.reasons):
-            logs.info(f"{self._name}: {code}: {text}")
+        self._report.warn(self._name, (*identity.warnings, *plan.warnings))
+        self._report.explain(self._name, (*identity.reasons, *plan.reasons))
         if not plan.active:
             code, text = plan.reasons[-1]
             # The same cause in the words of those who know more about it.
             text = dict(identity.reasons).get(code, text)
             self._patcher.skip(f"{code}: {text}")
+        missing = [text for code, text in plan.reasons if code in planning.NOT_FOLLOWED]
+        if missing:
+            self._patcher.fall_short("; ".join(missing))
         self._apply(machine, plan, self._binding)
         self._plan = plan
         self._patcher.mark()
@@ -225,7 +236,30 @@ class Placement:
     def _apply(self, machine: Machine, plan: Plan, binding: Binding) -> None:
         for refused in binding.bind(plan.train, plan.memory):
             logs.info(f"{self._name}: {refused}")
-        handover.Handover(self._pid, binding.base, plan.train, plan.data).write(os.environ)
+        self._hand_over(binding.base, plan.train, plan.data)
+
+    def _hand_over(self, base: frozenset[int], train: frozenset[int], data: frozenset[int]) -> None:
+        handover.Handover(
+            pid=self._pid,
+            rank=self._rank,
+            ranks=self._survey.ranks,
+            base=base,
+            train=train,
+            data=data,
+        ).write(os.environ)
+
+    def _stays(self) -> bool:
+        """Tell whether a placed rank has started this program, or its data worker: it stays."""
+        stays = handover.is_of_placed_rank(
+            os.environ,
+            pid=os.getpid(),
+            rank=self._rank,
+            ranks=self._survey.ranks,
+            mask=self._system.mask(),
+        )
+        if stays:
+            self._patcher.expect(_STARTED_BY.format(self._rank))
+        return stays
 
     def _in_reserve(self) -> bool:
         """Tell whether sub-cgroups are going to place the process, unless they can't be had."""
@@ -253,16 +287,6 @@ class Placement:
     @property
     def _given(self) -> frozenset[str]:
         return self._patcher.given
-
-    def _report(self, warnings: tuple[str, ...]) -> None:
-        for text in warnings:
-            if self._rank <= 0 and not self._parent_warned:
-                logs.warning(f"{self._name}: {text}")
-            else:
-                logs.info(f"{self._name}: {text}")
-        if warnings and not self._parent_warned:
-            already = os.environ.get(settings.JOB_WARNED, "")
-            os.environ[settings.JOB_WARNED] = ",".join(filter(None, (already, _WARNED)))
 
 
 _placement: Placement | None = None

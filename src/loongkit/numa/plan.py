@@ -29,6 +29,18 @@ if TYPE_CHECKING:
 _PREFIX = "LOONGKIT_NUMA_AFFINITY_"
 _ON_GPULESS = ("train_on_gpuless", "data_worker_on_gpuless", "data_worker_gpuless_only")
 
+#: Codes that stand for what the user has set and can't be followed, while the rest is done.
+NOT_FOLLOWED = frozenset(
+    (
+        "cpus-not-read",
+        "cpus-too-few",
+        "cpus-not-allowed",
+        "ignored",
+        "llc-gpuless",
+        "roles-need-2-llc",
+    )
+)
+
 #: Below these a binding that takes CPUs away is worth a warning.
 _FEW_CPUS, _FEW_PERCENT = 2, 25
 
@@ -167,7 +179,7 @@ def _kept(machine: Machine, nodes: list[int], said: Reasons) -> bool:
     within = [id for id in with_cpus(machine) if machine.allowed <= machine.nodes[id].cpus]
     if not within:
         return False
-    text = f"this process was bound to CPUs {cpulists.format(machine.allowed)} already: kept"
+    text = f"this process was bound to CPUs {cpulists.format(machine.allowed)} already and stays there"
     elsewhere = within[0] not in nodes
     if elsewhere:
         text += f", though they are of {names(within)} and its accelerator is on {names(nodes)}"

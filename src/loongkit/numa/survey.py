@@ -24,15 +24,15 @@ _TOO_OLD = (
 class Survey:
     """The machine and the accelerators of the local ranks, as far as this process can tell.
 
-    ``rank`` is the local rank, -1 where no launcher has said it; ``machine`` and ``identity`` are
-    None until ``look``.
+    ``rank`` is the local rank, -1 where no launcher has said it, and ``ranks`` the number of them,
+    at least as many as that shows; ``machine`` and ``identity`` are None until ``look``.
     """
 
     def __init__(self) -> None:
         self.rank = process.local_rank(os.environ) if process.has_local_rank(os.environ) else -1
         said = process.said_local_ranks(os.environ)
         self._knows_peers = said > self.rank
-        self._ranks = max(said, self.rank + 1, 1)
+        self.ranks = max(said, self.rank + 1, 1)
         self.machine: Machine | None = None
         self.identity: devices.Identity | None = None
 
@@ -58,7 +58,7 @@ class Survey:
             os.environ,
             machine,
             local_rank=self.rank,
-            ranks=self._ranks,
+            ranks=self.ranks,
             torch=versions.release(torch or ""),
             allow_index=bool(options["allow_index"]),
         )
@@ -75,7 +75,7 @@ class Survey:
             return False
         before = self.identity
         self.identity = devices.confirm(
-            live, self.machine, before, local_rank=self.rank, ranks=self._ranks
+            live, self.machine, before, local_rank=self.rank, ranks=self.ranks
         )
         return self.identity is not before
 
@@ -87,7 +87,7 @@ class Survey:
             return None
         request = Request(
             local_rank=self.rank,
-            ranks=self._ranks,
+            ranks=self.ranks,
             devices=self._devices(self.identity),
             options=options,
             given=given,

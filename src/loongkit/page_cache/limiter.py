@@ -148,7 +148,7 @@ class Limiter:
         parent = os.getppid()
         ledger = Ledger.of_process(parent)
         if ledger is None and process.kind() == process.FORKSERVER:
-            ledger = Ledger.of_process(_parent_of(parent))
+            ledger = Ledger.of_process(process.parent_of(parent))
         if ledger is not None:
             self._watch = self._watch_of(ledger)
 
@@ -183,11 +183,6 @@ def _ranks_here(environ: Mapping[str, str]) -> int:
     except Exception:
         pass  # not imported, or a process group that is half torn down
     return 1
-
-
-def _parent_of(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read(4096).rpartition(b")")[2].split()[1])
 
 
 def _warn(text: str) -> None:

@@ -24,12 +24,28 @@ def mask_of(pid):
         return next(line.split()[1] for line in file if line.startswith("Cpus_allowed_list:"))
 
 
+CHILD = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
+
+
+def mask_of_a_program():
+    """CPUs of a program of Python that is started here."""
+    return json.loads(subprocess.run(CHILD, capture_output=True, check=True).stdout)
+
+
 class Places(Dataset):
     def __len__(self):
         return 4
 
     def __getitem__(self, index):
         return mask_of(os.getpid())
+
+
+class Programs(Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return mask_of_a_program()
 
 
 def main():
@@ -52,7 +68,6 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    child = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
     report = {
         "local_rank": rank,
         "rank": dist.get_rank(),
@@ -61,7 +76,8 @@ def main():
         "threads": torch.get_num_threads(),
         "workers": workers,
         "launcher": mask_of(os.getppid()),
-        "child": json.loads(subprocess.run(child, capture_output=True, check=True).stdout),
+        "child": mask_of_a_program(),
+        "child_of_worker": next(iter(DataLoader(Programs(), num_workers=1, batch_size=None))),
     }
     dist.barrier()
     os.write(1, (json.dumps(report) + "\n").encode())

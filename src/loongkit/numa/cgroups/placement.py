@@ -139,8 +139,7 @@ class GroupPlacement(Placement):
         else:
             self._patcher.wrap(os, "sched_setaffinity", self._set_affinity)
             placement.supersede("superseded by subcgroups, whose groups hold the processes")
-            left = handover.Handover(self._pid, binding.base, plan.train, plan.data)
-            left.write(os.environ)
+            self._hand_over(binding.base, plan.train, plan.data)
 
     def _set_affinity(self, original: Callable[..., None], pid: int, mask: Iterable[int]) -> None:
         """Let the job choose CPUs of which the group has none: the process leaves the group then.
