@@ -73,15 +73,108 @@ def test_a_scalar_means_what_it_means_in_the_environment(
     assert found.problems == []
 
 
-@pytest.mark.parametrize(
-    "text", ["true", "false", "", "~", "null", "1.0", "0x1", "2", "!!bool true"]
-)
+@pytest.mark.parametrize("text", ["true", "false", "~", "null", "1.0", "0x1", "2", "!!bool true"])
 def test_what_the_environment_would_refuse_is_refused(tmp_path: Path, text: str) -> None:
     found = read(tmp_path, f"pytorch: {text}\nall: 2\n")
     ((name, line),) = found.problems
     assert name == "LOONGKIT_PYTORCH"
     assert "(config file) is not understood" in line and "accepted: 1, on or yes" in line
     assert found.number("LOONGKIT_ALL") == 2
+
+
+@pytest.mark.parametrize("text", ["", "''", '"  "', "!!null"])
+def test_an_empty_value_sets_nothing(tmp_path: Path, text: str) -> None:
+    found = read(tmp_path, f"pytorch: {text}\ndisable: {text}\nall: 2\n")
+    assert set(found.values) == {CONFIG, "LOONGKIT_ALL"}
+    assert found.problems == []
+
+
+def test_an_empty_variable_leaves_the_file_s_value(tmp_path: Path) -> None:
+    environ = {"LOONGKIT_ALL": "", "LOONGKIT_LOGDIR": " ", "LOONGKIT_PYTORCH": ""}
+    found = read(tmp_path, "all: 2\nlogdir: /a\npytorch: 0\n", **environ)
+    assert (found.number("LOONGKIT_ALL"), found.text("LOONGKIT_LOGDIR")) == (2, "/a")
+    assert found.value("LOONGKIT_PYTORCH") is False
+    assert found.problems == []
+
+
+def test_on_in_the_file_and_disabled_by_the_environment(tmp_path: Path) -> None:
+    found = read(tmp_path, "pytorch: 1\n", LOONGKIT_DISABLE="pytorch")
+    assert found.problems == [
+        (
+            "LOONGKIT_PYTORCH",
+            "LOONGKIT_PYTORCH (config file) is on, but pytorch stays off: LOONGKIT_DISABLE "
+            "(environment) lists it; set one of the two",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "said"),
+    [
+        (
+            "pytorch: on\npytorch: off\n",
+            False,
+            "2 times in the file: after pytorch: 'on' comes pytorch: 'off', and",
+        ),
+        (
+            "LOONGKIT_PYTORCH: off\npytorch: on\n",
+            True,
+            "2 times in the file: after LOONGKIT_PYTORCH: 'off' comes pytorch: 'on', and",
+        ),
+        (
+            "PyTorch: 0\n' pytorch ': 0\npytorch: 1\n",
+            True,
+            "3 times in the file: after  pytorch : '0' comes pytorch: '1', and",
+        ),
+        (
+            "pytorch: [1]\npytorch: 1\n",
+            True,
+            "2 times in the file: after pytorch: a list or a mapping comes pytorch: '1', and",
+        ),
+        (
+            "pytorch: 1\npytorch:\n",
+            None,
+            "2 times in the file: after pytorch: '1' comes pytorch: '', and",
+        ),
+    ],
+)
+def test_a_setting_that_stands_there_twice_is_one_warning(
+    tmp_path: Path, text: str, value: bool | None, said: str
+) -> None:
+    found = read(tmp_path, f"{text}all: 2\n")
+    assert found.value("LOONGKIT_PYTORCH") is value
+    assert found.problems == [
+        (
+            "LOONGKIT_PYTORCH",
+            f"LOONGKIT_CONFIG: LOONGKIT_PYTORCH stands {said} the last one counts; keep one",
+        )
+    ]
+    assert found.number("LOONGKIT_ALL") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pytorch: 1\npytorch: banana\n", "is not understood and counts as not set"),
+        ("pytorch: 1\npytorch: [1]\n", "must be a single value"),
+    ],
+)
+def test_a_last_one_that_cannot_be_read_sets_nothing(tmp_path: Path, text: str, said: str) -> None:
+    found = read(tmp_path, text)
+    assert found.value("LOONGKIT_PYTORCH") is None
+    ((name, line),) = found.problems
+    assert name == "LOONGKIT_PYTORCH" and said in line
+
+
+def test_an_unknown_name_twice_is_one_warning(tmp_path: Path) -> None:
+    found = read(tmp_path, "nonsense: 1\nNONSENSE: 2\nconfig: a\nconfig: b\n")
+    assert [name for name, _ in found.problems] == ["LOONGKIT_NONSENSE", CONFIG]
+
+
+def test_names_that_differ_in_blanks_alone_in_a_long_file(tmp_path: Path) -> None:
+    found = read(tmp_path, "pytorch: x\n" * 3000 + "'" + "pytorch" + " " * 500 + "': 1\n")
+    ((_, line),) = found.problems
+    assert "stands 3001 times" in line and len(line) < 400
 
 
 def test_ints_levels_and_strings(tmp_path: Path) -> None:

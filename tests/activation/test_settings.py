@@ -55,8 +55,6 @@ NO_BOOL = (
         "true",
         "false",
         "True",
-        "",
-        " ",
         "2",
         "-1",
         "01",
@@ -95,7 +93,7 @@ def test_a_count_is_read(text: str, value: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "-", "+", "1.5", "1e3", "0x10", "1_000", "१२", "²", "ten", "1 2", "--1", "-5", "9" * 9999],
+    ["-", "+", "1.5", "1e3", "0x10", "1_000", "१२", "²", "ten", "1 2", "--1", "-5", "9" * 9999],
 )
 def test_a_count_that_cannot_be_read_counts_as_not_set(text: str) -> None:
     found = settings.read({"LOONGKIT_PAGE_CACHE_LIMIT_SIZE": text})
@@ -126,7 +124,7 @@ def test_a_level_of_thousands_of_digits_is_shown_cut() -> None:
     assert "acts as 3" in line and len(line) < 200
 
 
-@pytest.mark.parametrize("text", ["banana", "", "on", "1.0", "true"])
+@pytest.mark.parametrize("text", ["banana", "on", "1.0", "true"])
 def test_a_level_that_cannot_be_read_counts_as_0(text: str) -> None:
     found = settings.read({"LOONGKIT_ALL": text})
     assert found.value("LOONGKIT_ALL") is None
@@ -155,6 +153,14 @@ def test_a_string_is_taken_as_it_is() -> None:
     assert found.text("LOONGKIT_LOGDIR") == ""
 
 
+@pytest.mark.parametrize("text", ["", " ", "\t\n"], ids=repr)
+@pytest.mark.parametrize("name", sorted(settings.known_variables()))
+def test_an_empty_value_is_none(name: str, text: str) -> None:
+    """How manifests and templates write that a variable is not set: nothing is wrong with it."""
+    found = settings.read({name: text})
+    assert (found.values, found.sources, found.problems) == ({}, {}, [])
+
+
 def test_disabled_features_are_read_with_or_without_the_prefix() -> None:
     found = settings.read({"LOONGKIT_DISABLE": " Pytorch,,LOONGKIT_DAG , imnormalize,"})
     assert settings.disabled(found) == ["pytorch", "dag", "imnormalize"]
@@ -166,6 +172,18 @@ def test_unknown_features_in_disable_are_one_warning() -> None:
     ((name, line),) = found.problems
     assert name == "LOONGKIT_DISABLE"
     assert "'nonsense, all'" in line and "loongkit plan" in line
+
+
+def test_what_is_both_on_and_disabled_is_one_warning_for_each() -> None:
+    environ = {"LOONGKIT_PYTORCH": "on", "LOONGKIT_DAG": "1", "LOONGKIT_UNIAD": "0"}
+    lines = problems(LOONGKIT_DISABLE="uniad,PyTorch,pytorch,imnormalize", **environ)
+    assert lines == {
+        "LOONGKIT_PYTORCH": (
+            "LOONGKIT_PYTORCH (environment) is on, but pytorch stays off: LOONGKIT_DISABLE "
+            "(environment) lists it; set one of the two"
+        )
+    }
+    assert problems(LOONGKIT_DISABLE="pytorch", LOONGKIT_ALL="3") == {}
 
 
 @pytest.mark.parametrize(

@@ -34,22 +34,47 @@ def read_into(settings: reading.Settings, path: str, known: Mapping[str, str]) -
             "accepted: a readable YAML file of `NAME: value` lines",
         )
         return
-    for key, value in entries.items():
-        name = str(key).strip().upper()
-        variable = name if name.startswith(PREFIX) else PREFIX + name
+    for variable, written in _by_variable(entries).items():
+        key, text = written[-1]
         if variable == VARIABLE:
             settings.complain(variable, f"{VARIABLE}: the file can't name another file")
         elif variable not in known:
             settings.complain(variable, f"{VARIABLE}: {reading.unknown_name(variable, known)}")
-        elif not isinstance(value, str):
+        elif text is None:
             settings.complain(
                 variable, f"{VARIABLE}: {variable} must be a single value, not a list or a mapping"
             )
         else:
-            settings.accept(variable, known[variable], value, "config file")
+            settings.accept(variable, known[variable], text, "config file")
+        if len(written) > 1:
+            settings.complain(
+                variable,
+                f"{VARIABLE}: {variable} stands {len(written)} times in the file: after "
+                f"{_shown(*written[-2])} comes {_shown(key, text)}, and the last one counts; "
+                "keep one",
+            )
 
 
-def _load(path: str) -> dict[object, object]:
+def _by_variable(entries: list[tuple[str, str | None]]) -> dict[str, list[tuple[str, str | None]]]:
+    """Gather what is written for each variable: keys may differ in letter case and prefix."""
+    found: dict[str, list[tuple[str, str | None]]] = {}
+    for key, text in entries:
+        name = key.strip().upper()
+        variable = name if name.startswith(PREFIX) else PREFIX + name
+        found.setdefault(variable, []).append((key, text))
+    return found
+
+
+def _shown(key: str, text: str | None) -> str:
+    value = "a list or a mapping" if text is None else reading.shown(text)
+    return f"{reading.shown(key)[1:-1]}: {value}"
+
+
+def _load(path: str) -> list[tuple[str, str | None]]:
+    """Return the file's keys, each with its text, or with None where it has a list or a mapping.
+
+    PyYAML's own dictionary would hold the last of several equal keys and not tell of the others.
+    """
     if not os.path.isfile(path):
         os.stat(path)  # raises what is wrong with the path, if anything is
         raise ValueError("it is no regular file")  # a pipe would keep us waiting
@@ -62,9 +87,18 @@ def _load(path: str) -> dict[object, object]:
         import yaml
     except ImportError:
         raise ValueError(f"PyYAML is not installed for {sys.executable}; pip install PyYAML")
-    entries = yaml.load(text, Loader=yaml.BaseLoader)
-    if entries in (None, ""):
-        return {}
-    if not isinstance(entries, dict):
-        raise ValueError(f"it holds a {type(entries).__name__}, not names with values")
-    return entries
+    loader = yaml.BaseLoader(text)
+    try:
+        document = loader.get_single_node()
+        # Read as a whole too: values that hold themselves, and keys that are lists, are errors.
+        whole = None if document is None else loader.construct_document(document)
+    finally:
+        loader.dispose()
+    if whole in (None, ""):
+        return []
+    if not isinstance(whole, dict):
+        raise ValueError(f"it holds a {type(whole).__name__}, not names with values")
+    return [
+        (str(key.value), value.value if isinstance(value, yaml.ScalarNode) else None)
+        for key, value in document.value
+    ]

@@ -190,7 +190,12 @@ class Settings:
             self.problems.append((variable, text))
 
     def accept(self, variable: str, kind: str, text: str, source: str) -> None:
-        """Read one value; one that cannot be read is recorded and leaves the variable unset."""
+        """Read one value; one that cannot be read is recorded and leaves the variable unset.
+
+        An empty one leaves it unset without a word: so manifests and templates write "not set".
+        """
+        if not text.strip():
+            return
         value = PARSERS[kind](text)
         if value is None:
             self.complain(
@@ -220,7 +225,8 @@ def read(environ: Mapping[str, str]) -> Settings:
             settings.accept(name, kind, text, "environment")
         elif not is_service_variable(name):
             settings.complain(name, unknown_name(name, known))
-    _check_ranges(settings)
+    _check_level(settings)
+    _check_disabled(settings)
     return settings
 
 
@@ -234,7 +240,7 @@ def unknown_name(name: str, known: Mapping[str, str]) -> str:
     return f"{shown(name)[1:-1]} is not a setting of Loongkit and is ignored{hint}"
 
 
-def _check_ranges(settings: Settings) -> None:
+def _check_level(settings: Settings) -> None:
     level = settings.value("LOONGKIT_ALL")
     if level is not None:
         clamped = min(max(int(level), 0), 3)
@@ -244,6 +250,9 @@ def _check_ranges(settings: Settings) -> None:
                 f"LOONGKIT_ALL={shown(str(level))[1:-1]} acts as {clamped}; accepted: 0, 1, 2, 3",
             )
             settings.values["LOONGKIT_ALL"] = clamped
+
+
+def _check_disabled(settings: Settings) -> None:
     names = {str(row[0]) for row in _index.ROWS}
     unknown = [name for name in disabled(settings) if name not in names]
     if unknown:
@@ -252,6 +261,15 @@ def _check_ranges(settings: Settings) -> None:
             f"LOONGKIT_DISABLE names {shown(', '.join(unknown))}, not known as a feature; "
             "accepted: comma-separated names as `loongkit plan` lists them",
         )
+    for name in disabled(settings):
+        variable = PREFIX + name.upper()
+        if name in names and settings.value(variable) is True:
+            settings.complain(
+                variable,
+                f"{variable} ({settings.sources[variable]}) is on, but {name} stays off: "
+                f"LOONGKIT_DISABLE ({settings.sources['LOONGKIT_DISABLE']}) lists it; "
+                "set one of the two",
+            )
 
 
 def disabled(settings: Settings) -> list[str]:
