@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from loongkit.activation import _index, catalog, hardware, plan
-from loongkit.activation.feature import DeviceDefaults, Feature, Option, by_device
+from loongkit.activation.feature import Feature, Option, by_device
 from loongkit.cli import installed, plan_text
 from loongkit.cli import plan as cli_plan
+from loongkit.cli.placing import Outlook
 
 NVIDIA = "it can lose there"
 
@@ -18,6 +19,7 @@ def make(
     environ: dict[str, str],
     versions: dict[str, str | None] | None = None,
     kind: str = "cpu",
+    outlooks: dict[str, Outlook] | None = None,
 ) -> cli_plan.Plan:
     """The plan for features of the test's own; a package with version None is unreadable."""
     rows = catalog.index_rows(features)
@@ -27,10 +29,9 @@ def make(
         present = name in (versions or {})
         return installed.Package(present, (versions or {}).get(name))
 
-    defaults: dict[str, DeviceDefaults | None] = {f.name: f.default_on for f in features}
     machine = cli_plan.Machine(hardware.Cpu("intel", "Xeon", "x86_64"), (), kind)
-    summaries = {f.name: f.summary for f in features}
-    return cli_plan.build(environ, plan.entries(), summaries, defaults, find, machine)
+    declared = {f.name: f for f in features}
+    return cli_plan.build(environ, plan.entries(), declared, find, machine, outlooks or {})
 
 
 def row(found: cli_plan.Plan, name: str) -> cli_plan.Row:
@@ -228,3 +229,125 @@ def test_problems_with_settings_are_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert [problem.split("=")[0] for problem in found.problems] == ["LOONGKIT_ONE", "LOONGKIT_ALL"]
     text = plan_text.as_table(found)
     assert "Problems with the settings:\n  LOONGKIT_ONE='true' (environment) is not" in text
+
+
+def hooking(name: str, *modules: str, support: str = "", **changes: object) -> Feature:
+    """A feature with hooks on modules, and a support hook on one more."""
+    made = feature(name, **changes)
+    for module in modules:
+        made.when_imported(module)(lambda module, patcher: None)
+    if support:
+        made.when_imported(support, support=True)(lambda module, patcher: None)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("modules", "reason"),
+    [
+        (("mmcv.image.photometric", "mmcv.utils.registry"), "mmcv is not installed"),
+        (
+            ("mmcv.utils.registry", "mmengine.registry"),
+            "mmcv and mmengine are not installed",
+        ),
+        (("mmcv.utils.registry", "torch.cuda"), ""),
+        (("torch.cuda",), ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[-1],
+)
+def test_there_must_be_something_to_change(
+    monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], reason: str
+) -> None:
+    one = hooking("one", *modules, support="torch.utils.data.dataloader")
+    for environ in ({"LOONGKIT_ALL": "1"}, {"LOONGKIT_ONE": "1"}):
+        found = row(make(monkeypatch, (one,), environ, {"torch": "2.8.0"}), "one")
+        assert (found.state, found.on) == (("skipped", False) if reason else ("enabled", True))
+        assert not reason or found.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("numba", "environ", "reason"),
+    [
+        ({}, {}, "numba is not installed; wanted >=0.59: pip install 'loongkit[jit]'"),
+        ({"numba": "0.58.1"}, {}, "found numba 0.58.1, wanted >=0.59"),
+        ({"numba": "0.59.0"}, {}, ""),
+        ({"numba": "0.59.0"}, {"NUMBA_DISABLE_JIT": ""}, ""),
+        ({"numba": "0.59.0"}, {"NUMBA_DISABLE_JIT": "0"}, ""),
+        (
+            {"numba": "0.59.0"},
+            {"NUMBA_DISABLE_JIT": "1"},
+            "NUMBA_DISABLE_JIT is set, which switches numba's compiler off",
+        ),
+    ],
+    ids=["none", "too old", "fits", "empty", "not disabled", "disabled"],
+)
+def test_a_compiled_feature_needs_its_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+    numba: dict[str, str | None],
+    environ: dict[str, str],
+    reason: str,
+) -> None:
+    features = (feature("plain"), feature("fast", compiled=True))
+    found = make(monkeypatch, features, {"LOONGKIT_ALL": "1", **environ}, numba)
+    assert row(found, "plain").on
+    assert row(found, "fast").state == ("skipped" if reason else "enabled")
+    assert not reason or row(found, "fast").reason == reason
+    assert found.by_level[1] == (("plain",) if reason else ("plain", "fast"))
+    without = row(make(monkeypatch, features, environ, numba), "fast").at_own_level
+    outcome = f"skip it: {reason}" if reason else "switch it on"
+    assert without == f"LOONGKIT_ALL=1 would {outcome}"
+
+
+def test_what_is_compiled_says_so() -> None:
+    """Declared where ``loongkit.images.jit`` is used, and nowhere else."""
+    declared = {feature.name for feature in catalog.load_all() if feature.compiled}
+    assert declared == {"imnormalize", "distortion"}
+
+
+PLACING = (feature("binds", options=(Option("cpus", "str", "", "lists"),)), feature("groups", 2))
+
+
+def test_a_feature_that_would_place_nothing_is_skipped_with_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outlooks = {"binds": Outlook(cause="no-gpu: none here")}
+    found = make(monkeypatch, PLACING, {"LOONGKIT_ALL": "1"}, outlooks=outlooks)
+    assert (row(found, "binds").state, row(found, "binds").reason) == (
+        "skipped",
+        "no-gpu: none here",
+    )
+    assert found.by_level == {1: (), 2: ("groups",), 3: ("groups",)}
+    off = row(make(monkeypatch, PLACING, {}, outlooks=outlooks), "binds")
+    assert off.state == "off"
+    assert off.at_own_level == "LOONGKIT_ALL=1 would skip it: no-gpu: none here"
+
+
+def test_what_a_placing_feature_depends_on_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    outlooks = {"binds": Outlook(note="it depends", yields_to="groups"), "groups": Outlook()}
+    found = make(monkeypatch, PLACING, {"LOONGKIT_ALL": "1"}, outlooks=outlooks)
+    assert row(found, "binds").note == "it depends"
+    assert row(found, "binds").reason == "LOONGKIT_ALL=1 covers level 1"
+    assert "enabled  LOONGKIT_ALL=1 covers level 1; it depends\n" in plan_text.as_table(found)
+    both = make(monkeypatch, PLACING, {"LOONGKIT_ALL": "2"}, outlooks=outlooks)
+    assert row(both, "binds").note == "steps aside where groups can hold the processes"
+    outlooks["groups"] = Outlook(cause="cgroup-unavailable: read-only")
+    alone = make(monkeypatch, PLACING, {"LOONGKIT_ALL": "2"}, outlooks=outlooks)
+    assert row(alone, "binds").note == "it depends"
+
+
+def test_options_of_placing_that_can_not_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    outlooks = dict.fromkeys(("binds", "groups"), Outlook(problems=("LOONGKIT_BINDS_CPUS: odd",)))
+    for level, problems in (("2", ("LOONGKIT_BINDS_CPUS: odd",)), ("0", ())):
+        found = make(monkeypatch, PLACING, {"LOONGKIT_ALL": level}, outlooks=outlooks)
+        assert found.problems == problems
+
+
+def test_strict_stops_what_can_not_be_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    outlooks = {"binds": Outlook(cause="no-gpu: none here")}
+    strict = {"LOONGKIT_STRICT": "1"}
+    found = make(monkeypatch, PLACING, {**strict, "LOONGKIT_BINDS": "1"}, outlooks=outlooks)
+    assert found.problems == (
+        "LOONGKIT_STRICT=1 stops each process that a launcher gives a local rank, because of binds "
+        "(no-gpu: none here)",
+    )
+    for environ in ({**strict, "LOONGKIT_ALL": "1"}, {"LOONGKIT_BINDS": "1"}):
+        assert make(monkeypatch, PLACING, environ, outlooks=outlooks).problems == ()

@@ -47,7 +47,8 @@ def test_this_machine(loongkit: Loongkit, document: Callable[..., dict[str, Any]
     found = document()
     assert set(found) == {
         *("loongkit", "cpu", "nodes", "caches_known", "caches", "cores", "accelerators"),
-        *("allowed", "cpuset", "quota", "notes", "numa_affinity", "ranks", "problems"),
+        *("allowed", "cpuset", "quota", "notes", "visible", "numa_affinity", "subcgroups"),
+        *("ranks", "problems"),
     }
     assert machines.cpus(found["allowed"]) == os.sched_getaffinity(0)
     result = loongkit("topology")
@@ -95,7 +96,158 @@ def test_settings_and_number_of_ranks(
     assert [rank["training"] for rank in found["ranks"]][:1] == ["96-111,288-303"]
     assert [rank["data_workers"] for rank in found["ranks"]][:1] == ["112-119,304-311"]
     assert len(document(*words, LOCAL_WORLD_SIZE="3")["ranks"]) == 3
-    assert len(document(*words, LOCAL_WORLD_SIZE="many")["ranks"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("chosen", "cards", "visible"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "6,1"}, ["0000:c6:00.0", "0000:26:00.0"], 2),
+        ({"CUDA_VISIBLE_DEVICES": "7"}, ["0000:e5:00.0"], 1),
+        ({"CUDA_VISIBLE_DEVICES": ""}, [""], 0),
+        ({"CUDA_VISIBLE_DEVICES": "0,0"}, [""], 0),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,9,2"}, ["0000:05:00.0", "0000:26:00.0"], 2),
+        # Instances whose devices no file names: torch shows one for each.
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2,MIG-3"}, ["", "", ""], 3),
+        ({"HIP_VISIBLE_DEVICES": "0"}, None, 8),
+        ({"CUDA_VISIBLE_DEVICES": "1", "LOCAL_WORLD_SIZE": "2"}, ["0000:26:00.0"] * 2, 1),
+    ],
+    ids=lambda value: ",".join(value.values()) if isinstance(value, dict) else "",
+)
+def test_one_process_for_each_accelerator_that_torch_would_show(
+    recorded: Callable[[str], str],
+    document: Callable[..., dict[str, Any]],
+    chosen: dict[str, str],
+    cards: list[str] | None,
+    visible: int,
+) -> None:
+    found = document("--sysfs", recorded("epyc-9654"), **chosen)
+    of_ranks = [rank["accelerator"] for rank in found["ranks"]]
+    assert found["visible"] == visible
+    assert of_ranks == (cards or [card["pci"] for card in found["accelerators"]])
+
+
+def test_the_text_says_what_hides_accelerators(
+    recorded: Callable[[str], str], loongkit: Loongkit
+) -> None:
+    words = ("topology", "--sysfs", recorded("epyc-9654"))
+    assert "visible" not in loongkit(*words).out
+    text = loongkit(*words, CUDA_VISIBLE_DEVICES="5").out
+    assert "A job of 1 process here, under NUMA_AFFINITY (off" in text
+    assert "CUDA_VISIBLE_DEVICES leaves 1 of 8 accelerators visible.\n" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("many", True),
+        ("0", True),
+        ("-2", True),
+        ("2.5", True),
+        ("99999", True),
+        ("1" * 50, True),
+        ("", False),
+        (" 8 ", False),
+        ("08", False),
+    ],
+    ids=lambda value: str(value)[:8],
+)
+def test_nonsense_of_a_launcher_is_told(
+    recorded: Callable[[str], str],
+    document: Callable[..., dict[str, Any]],
+    given: str,
+    told: bool,
+) -> None:
+    words = ("--sysfs", recorded("ndv4"))
+    found = document(*words, LOCAL_WORLD_SIZE=given)
+    assert len(found["ranks"]) == 8
+    assert len(found["problems"]) == told
+    if told:
+        assert found["problems"][0].startswith(f"LOCAL_WORLD_SIZE='{given[:5]}")
+        assert found["problems"][0].endswith(
+            " is no number of processes; accepted: 1 to 1024. Shown is a job of 8 processes"
+        )
+    # Said by the user: what the launcher says doesn't count.
+    assert document(*words, "--ranks", "2", LOCAL_WORLD_SIZE=given)["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "heading"),
+    [
+        ({}, "NUMA_AFFINITY (off with these settings; this is what it would do):"),
+        ({"LOONGKIT_ALL": "1"}, "NUMA_AFFINITY (on):"),
+        ({"LOONGKIT_ALL": "2"}, "NUMA_AFFINITY and SUBCGROUPS (on):"),
+        ({"LOONGKIT_SUBCGROUPS": "1"}, "SUBCGROUPS (on):"),
+    ],
+    ids=["neither", "affinity", "both", "groups"],
+)
+def test_what_would_place_the_processes(
+    recorded: Callable[[str], str],
+    loongkit: Loongkit,
+    document: Callable[..., dict[str, Any]],
+    environ: dict[str, str],
+    heading: str,
+) -> None:
+    words = ("--sysfs", recorded("ndv4"))
+    text = loongkit("topology", *words, **environ).out
+    assert f"A job of 8 processes here, under {heading}\n" in text
+    found = document(*words, **environ)
+    assert found["numa_affinity"]["on"] == ("NUMA_AFFINITY (on" in heading or "and" in heading)
+    assert found["subcgroups"] == {"on": "SUBCGROUPS" in heading}
+
+
+def test_a_cause_is_told_once(
+    recorded: Callable[[str], str], document: Callable[..., dict[str, Any]]
+) -> None:
+    (rank, *_) = document("--sysfs", recorded("kunpeng-920"))["ranks"]
+    assert rank["reasons"] == [
+        {
+            "code": "no-device-identity",
+            "text": "the order in which the driver counts these devices is not known",
+        }
+    ]
+    (rank, *_) = document("--sysfs", recorded("ndv4"), CUDA_VISIBLE_DEVICES="9")["ranks"]
+    assert rank["reasons"] == [
+        {"code": "no-gpu", "text": "CUDA_VISIBLE_DEVICES leaves no accelerator visible"}
+    ]
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+@pytest.mark.parametrize("kind", ["svg", "png", "record"])
+def test_a_file_on_standard_output_is_alone_there(
+    recorded: Callable[[str], str], loongkit: Loongkit, tmp_path: Path, kind: str, name: str
+) -> None:
+    words = ("topology", "--sysfs", recorded("hygon-32"))
+    path = tmp_path / "file"
+    assert loongkit(*words, f"--{kind}", path).status == 0
+    streamed = loongkit(*words, f"--{kind}", name)
+    assert streamed.seen_by_user == (path.read_bytes(), b"", 0)
+    other = "svg" if kind == "record" else "record"
+    beside = loongkit(*words, f"--{kind}", name, f"--{other}", tmp_path / "other")
+    told = f"{other} written to {tmp_path / 'other'}\n".encode()
+    assert beside.seen_by_user == (path.read_bytes(), told, 0)
+    assert not (tmp_path / "empty" / "-").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "mixed"),
+    [
+        (("--svg", "-", "--png", "-"), "--svg and --png"),
+        (("--svg", "-", "--json"), "--svg and --json"),
+        (("--record", "/dev/stdout", "--png", "-"), "--record and --png"),
+    ],
+    ids=["pictures", "picture and JSON", "record and picture"],
+)
+def test_outputs_are_not_mixed(loongkit: Loongkit, words: tuple[str, ...], mixed: str) -> None:
+    result = loongkit("topology", *words)
+    assert (result.status, result.out) == (2, "")
+    assert f"error: {mixed} would mix on standard output: keep one of them\n" in result.err
+
+
+@pytest.mark.parametrize("option", ["--sysfs", "--record", "--svg", "--png"])
+def test_an_empty_path_is_an_error(loongkit: Loongkit, option: str) -> None:
+    result = loongkit("topology", option, "")
+    assert (result.status, result.out) == (2, "")
+    assert f"error: argument {option}: found '', wanted a path\n" in result.err
 
 
 def test_the_machine_that_a_job_here_would_plan_for(

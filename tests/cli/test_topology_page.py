@@ -23,7 +23,7 @@ SAMPLE = "ndv4"
 
 def picture(name: str) -> str:
     view = topology.gather(PICTURES[name], machines.record(name), None)
-    return topology_svg.render(topology_picture.draw(view), topology_text.counted(view))
+    return topology_svg.render(topology_picture.draw(view), topology_text.parts(view))
 
 
 @pytest.mark.parametrize("name", PICTURES)

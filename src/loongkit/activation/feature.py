@@ -74,6 +74,7 @@ class Feature:
     ``requires`` holds version gates such as ``"torch>=2.4.0"`` or ``"mmcv>=1.7.0,<=1.8.0"``;
     ``position`` orders the features in the summary, the plan and the docs;
     ``follows`` names the feature whose switch decides when the own variable is unset;
+    ``compiled`` tells that numba has to be there to compile what the feature puts in place;
     ``depends_on`` names features that this one switches on when they are unset.
     """
 
@@ -92,6 +93,7 @@ class Feature:
         default_on: DeviceDefaults | None = None,
         follows: str = "",
         depends_on: tuple[str, ...] = (),
+        compiled: bool = False,
         implemented: bool = True,
     ) -> None:
         if group not in GROUPS:
@@ -111,6 +113,7 @@ class Feature:
         self.default_on = default_on
         self.follows = follows
         self.depends_on = depends_on
+        self.compiled = compiled
         self.implemented = implemented
         self.hooks: list[tuple[str, Callable[[Any, Any], None]]] = []
         self.support_hooks: list[tuple[str, Callable[[Any, Any], None]]] = []

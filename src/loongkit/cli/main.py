@@ -40,6 +40,8 @@ where each process of a job and its data workers would run under NUMA_AFFINITY, 
 the options of NUMA_AFFINITY from the environment, as a job does. Nothing is bound.
 """
 
+TOPOLOGY_FILES = "A FILE called - is standard output, which then gets nothing else."
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
@@ -49,13 +51,14 @@ def main(arguments: list[str] | None = None) -> int:
         # Split here: argparse treats words behind "--" differently from version to version.
         position = words.index("--")
         words, command = words[:position], words[position + 1 :]
-    parsed = _parser().parse_args(words)
+    parser = _parser()
+    parsed = parser.parse_args(words)
     if parsed.task == "plan":
         return _plan(parsed)
     if parsed.task == "doctor":
         return _doctor(parsed, command)
     if parsed.task == "topology":
-        return _topology(parsed)
+        return _topology(parsed, parser)
     output.write(launcher.prelude_folder() + "\n")
     return 0
 
@@ -109,26 +112,32 @@ def _add_topology(tasks: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "topology",
         help="the machine, and where the processes of a job would run",
         description=TOPOLOGY,
+        epilog=TOPOLOGY_FILES,
     )
     topology.add_argument("--json", action="store_true", help="print one JSON object")
     topology.add_argument(
         "--ranks",
         type=_number_of_ranks,
         metavar="N",
-        help="processes on this host (default: LOCAL_WORLD_SIZE, else one an accelerator)",
+        help="processes on this host (default: as the launcher's variables say, such as "
+        "LOCAL_WORLD_SIZE, else one for each accelerator that CUDA_VISIBLE_DEVICES leaves)",
     )
     topology.add_argument(
         "--sysfs",
+        type=_path,
         metavar="ROOT",
         help="another machine: a folder that holds its sys and proc folders, or its record",
     )
     topology.add_argument(
         "--record",
+        type=_path,
         metavar="FILE",
         help="write a record of the machine, for a bug report: it names no host and no user",
     )
-    topology.add_argument("--svg", metavar="FILE", help="write a picture")
-    topology.add_argument("--png", metavar="FILE", help="write a picture; needs loongkit[pictures]")
+    topology.add_argument("--svg", type=_path, metavar="FILE", help="write a picture")
+    topology.add_argument(
+        "--png", type=_path, metavar="FILE", help="write a picture; needs loongkit[pictures]"
+    )
 
 
 def _number_of_ranks(text: str) -> int:
@@ -138,6 +147,13 @@ def _number_of_ranks(text: str) -> int:
     if number is None or not 1 <= number <= MOST_RANKS:
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted a number from 1 to {MOST_RANKS}")
     return number
+
+
+def _path(text: str) -> str:
+    """Refuse the empty path that an unset variable of a shell leaves."""
+    if not text:
+        raise argparse.ArgumentTypeError("found '', wanted a path")
+    return text
 
 
 def _whole_number(text: str) -> int:
@@ -169,12 +185,11 @@ def _doctor(parsed: argparse.Namespace, command: list[str]) -> int:
     return report.status(findings)
 
 
-def _topology(parsed: argparse.Namespace) -> int:
+def _topology(parsed: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from loongkit.cli import topology_command
 
-    return topology_command.run(
-        parsed.sysfs,
-        ranks=parsed.ranks,
-        as_json=parsed.json,
-        files={"record": parsed.record, "svg": parsed.svg, "png": parsed.png},
-    )
+    files = {"record": parsed.record, "svg": parsed.svg, "png": parsed.png}
+    competing = topology_command.competing(parsed.json, files)
+    if competing:
+        parser.error(f"{' and '.join(competing)} would mix on standard output: keep one of them")
+    return topology_command.run(parsed.sysfs, ranks=parsed.ranks, as_json=parsed.json, files=files)

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import textwrap
+from collections.abc import Callable
 
 WIDTH = 100
 
@@ -21,8 +22,23 @@ def write(text: str) -> None:
         return
     encoding = sys.stdout.encoding or "utf-8"
     text = text.encode(encoding, "backslashreplace").decode(encoding)
+    _send(lambda: sys.stdout.write(text))
+
+
+def write_bytes(content: bytes) -> None:
+    """Write the content of a file to standard output, as it is.
+
+    Raises:
+        SystemExit: it can't be written.
+
+    """
+    if sys.stdout is not None:
+        _send(lambda: sys.stdout.buffer.write(content))
+
+
+def _send(write: Callable[[], object]) -> None:
     try:
-        sys.stdout.write(text)
+        write()
         sys.stdout.flush()
     except OSError as error:
         # What is left in the buffer would fail once more when the interpreter ends.
@@ -51,3 +67,8 @@ def hanging(head: str, text: str) -> str:
     return "\n".join(
         (head if position == 0 else blank) + line for position, line in enumerate(lines)
     ).rstrip()
+
+
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """Return "1 process" or "2 processes"; ``plural`` where that takes more than an s."""
+    return f"{number:g} {noun if number == 1 else plural or noun + 's'}"

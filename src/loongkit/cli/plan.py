@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loongkit.activation import catalog, hardware, plan, settings, states, versions
-from loongkit.activation.feature import DeviceDefaults
-from loongkit.cli import installed
+from loongkit.activation.feature import Feature
+from loongkit.cli import installed, needs, placing
+from loongkit.cli.placing import Outlook
 
 LEVELS = (1, 2, 3)
 
@@ -26,8 +28,9 @@ class Row:
     """What would become of one feature.
 
     ``state`` is "enabled", "off" or "skipped"; ``found`` maps each package of a gate to its version
-    (None: not installed, "": unreadable); ``at_own_level`` says what LOONGKIT_ALL at the feature's
-    level would do, where nothing else has decided about the feature, and is "" elsewhere.
+    (None: not installed, "": unreadable); ``note`` says what a feature that is on depends on, ""
+    where it is nothing; ``at_own_level`` says what LOONGKIT_ALL at the feature's level would do,
+    where nothing else has decided about the feature, and is "" elsewhere.
     """
 
     decision: plan.Decision
@@ -35,6 +38,7 @@ class Row:
     state: str
     reason: str
     found: dict[str, str | None]
+    note: str
     at_own_level: str
 
     @property
@@ -60,14 +64,13 @@ class Plan:
 
 def gather(environ: Mapping[str, str]) -> Plan:
     """Return the plan of a job started with this environment in this interpreter."""
-    declared = {feature.name: feature for feature in catalog.load_all()}
     return build(
         environ,
         plan.entries(),
-        {name: feature.summary for name, feature in declared.items()},
-        {name: feature.default_on for name, feature in declared.items()},
+        {feature.name: feature for feature in catalog.load_all()},
         installed.find,
         read_machine(),
+        placing.outlooks(environ),
     )
 
 
@@ -80,59 +83,151 @@ def read_machine(root: str = "/") -> Machine:
 def build(
     environ: Mapping[str, str],
     index: Sequence[plan.Entry],
-    summaries: Mapping[str, str],
-    defaults: Mapping[str, DeviceDefaults | None],
+    declared: Mapping[str, Feature],
     find: Callable[[str], installed.Package],
     machine: Machine,
+    outlooks: Mapping[str, Outlook],
 ) -> Plan:
-    """Decide as a job would, then judge each decision by gates and hardware-aware defaults."""
-    packages = {
-        name: find(name)
-        for name in dict.fromkeys(versions.package(r) for entry in index for r in entry.requires)
-    }
+    """Decide as a job would, then judge each decision by what is here.
 
-    def judged(decision: plan.Decision) -> tuple[str, str]:
-        return judge(decision, packages, defaults.get(decision.entry.name), machine.kind)
-
+    ``outlooks`` are those of the features that place processes, by name.
+    """
     found = settings.read(environ)
+    judges = _Judges(environ, declared, functools.cache(find), machine.kind, outlooks)
     decisions = plan.decide(found, index)
     at_level = {
         level: plan.decide(settings.read({**environ, "LOONGKIT_ALL": str(level)}), index)
         for level in LEVELS
     }
-    rows = []
-    for name, decision in decisions.items():
-        state, reason = judged(decision)
-        otherwise = ""
-        if decision.entry.implemented and not decision.asked and not decision.by_name:
-            level = decision.entry.level
-            otherwise = _outlook(level, *judged(at_level[level][name]))
-        versions_found = {
-            package: packages[package].version or ("" if packages[package].present else None)
-            for package in map(versions.package, decision.entry.requires)
-        }
-        rows.append(
-            Row(decision, summaries.get(name, ""), state, reason, versions_found, otherwise)
-        )
-    stopping = stopped_by_strict(found, decisions.values())
+    rows = tuple(
+        judges.row(decisions, name, at_level[decision.entry.level][name])
+        for name, decision in decisions.items()
+    )
     return Plan(
         level=found.number("LOONGKIT_ALL"),
         level_source=found.sources.get("LOONGKIT_ALL", ""),
         machine=machine,
-        rows=tuple(rows),
+        rows=rows,
         by_level={
             level: tuple(
                 name
                 for name, decision in decided.items()
-                if decision.asked == plan.LEVEL and judged(decision)[0] == states.ENABLED
+                if decision.asked == plan.LEVEL and judges.judge(decision)[0] == states.ENABLED
             )
             for level, decided in at_level.items()
         },
         problems=(
             *(text for _, text in found.problems),
-            *([strict_line(stopping)] if stopping else []),
+            *_of_placing(decisions, outlooks),
+            *_of_strict(found, decisions, outlooks),
         ),
     )
+
+
+class _Judges:
+    """What decides beside the settings: packages, kind of device, and the machine's topology."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        declared: Mapping[str, Feature],
+        find: Callable[[str], installed.Package],
+        kind: str,
+        outlooks: Mapping[str, Outlook],
+    ) -> None:
+        self._environ = environ
+        self._declared = declared
+        self._find = find
+        self._kind = kind
+        self._outlooks = outlooks
+
+    def row(
+        self, decisions: Mapping[str, plan.Decision], name: str, at_own_level: plan.Decision
+    ) -> Row:
+        """Return the row of a feature, of which its own level alone would decide as told."""
+        decision = decisions[name]
+        entry = decision.entry
+        state, reason = self.judge(decision)
+        otherwise = ""
+        if entry.implemented and not decision.asked and not decision.by_name:
+            otherwise = _outlook(entry.level, *self.judge(at_own_level))
+        packages = {
+            package: self._find(package) for package in map(versions.package, entry.requires)
+        }
+        return Row(
+            decision,
+            self._declared[name].summary,
+            state,
+            reason,
+            {
+                package: found.version or ("" if found.present else None)
+                for package, found in packages.items()
+            },
+            self._note(decisions, name),
+            otherwise,
+        )
+
+    def judge(self, decision: plan.Decision) -> tuple[str, str]:
+        """Return the state a feature would come to here, and the reason in one line."""
+        entry = decision.entry
+        if not decision.on:
+            return (states.SKIPPED if decision.asked == plan.OWN else states.OFF), decision.reason
+        for requirement in entry.requires:
+            reason = installed.unmet(requirement, self._find(versions.package(requirement)))
+            if reason is not None:
+                return states.SKIPPED, reason
+        feature = self._declared[entry.name]
+        # A level does not switch on what the table forbids; the user's own word does.
+        if decision.asked == plan.LEVEL and feature.default_on is not None:
+            verdict = feature.default_on.for_device(self._kind)
+            if verdict is not True:
+                where = f"on this hardware ({self._kind})"
+                return states.OFF, f"a level leaves it off {where}: {verdict}"
+        cause = needs.unmet(feature, self._find, self._environ) or self._outlook(entry.name).cause
+        return (states.SKIPPED, cause) if cause else (states.ENABLED, decision.reason)
+
+    def _outlook(self, name: str) -> Outlook:
+        return self._outlooks.get(name, Outlook())
+
+    def _note(self, decisions: Mapping[str, plan.Decision], name: str) -> str:
+        """Return what a feature depends on, if it is on."""
+        outlook = self._outlook(name)
+        other = decisions.get(outlook.yields_to)
+        if other is not None and self.judge(other)[0] == states.ENABLED:
+            return f"steps aside where {other.entry.name} can hold the processes"
+        return outlook.note
+
+
+def _of_placing(
+    decisions: Mapping[str, plan.Decision], outlooks: Mapping[str, Outlook]
+) -> Iterable[str]:
+    """Return which options of the features that place processes can't be followed, each once."""
+    return dict.fromkeys(
+        text
+        for name, outlook in outlooks.items()
+        if name in decisions and decisions[name].on
+        for text in outlook.problems
+    )
+
+
+def _of_strict(
+    found: settings.Settings,
+    decisions: Mapping[str, plan.Decision],
+    outlooks: Mapping[str, Outlook],
+) -> Iterable[str]:
+    """Return what LOONGKIT_STRICT=1 would stop here, in all processes and in some."""
+    stopping = stopped_by_strict(found, decisions.values())
+    if stopping:
+        yield strict_line(stopping)
+    if not found.value("LOONGKIT_STRICT"):
+        return
+    for name, outlook in outlooks.items():
+        decision = decisions.get(name)
+        if decision is not None and decision.on and decision.asked == plan.OWN and outlook.cause:
+            yield (
+                "LOONGKIT_STRICT=1 stops each process that a launcher gives a local rank, because "
+                f"of {name} ({outlook.cause})"
+            )
 
 
 def stopped_by_strict(
@@ -151,27 +246,6 @@ def strict_line(stopping: Iterable[plan.Decision]) -> str:
     """Return the line about features asked for by name that LOONGKIT_STRICT=1 can't do without."""
     reasons = ", ".join(f"{decision.entry.name} ({decision.reason})" for decision in stopping)
     return f"LOONGKIT_STRICT=1 stops the job as it starts, because of {reasons}"
-
-
-def judge(
-    decision: plan.Decision,
-    packages: Mapping[str, installed.Package],
-    default: DeviceDefaults | None,
-    kind: str,
-) -> tuple[str, str]:
-    """Return the state a feature would come to here, and the reason in one line."""
-    if not decision.on:
-        return (states.SKIPPED if decision.asked == plan.OWN else states.OFF), decision.reason
-    for requirement in decision.entry.requires:
-        reason = installed.unmet(requirement, packages[versions.package(requirement)])
-        if reason is not None:
-            return states.SKIPPED, reason
-    # A level does not switch on what the table forbids; the user's own word does.
-    if decision.asked == plan.LEVEL and default is not None:
-        verdict = default.for_device(kind)
-        if verdict is not True:
-            return states.OFF, f"a level leaves it off on this hardware ({kind}): {verdict}"
-    return states.ENABLED, decision.reason
 
 
 def _outlook(level: int, state: str, reason: str) -> str:

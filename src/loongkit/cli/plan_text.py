@@ -9,6 +9,7 @@ from typing import Any
 from loongkit import __version__
 from loongkit.cli.output import hanging
 from loongkit.cli.plan import LEVELS, Machine, Plan, Row
+from loongkit.cli.topology_text import cpu_text
 
 PROVISIONAL = (
     "Provisional: read from the installed packages without importing them; "
@@ -45,21 +46,17 @@ def _machine_lines(machine: Machine) -> list[tuple[str, str]]:
     names = [accelerator.name for accelerator in machine.accelerators]
     counted = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     return [
-        ("CPU", cpu_line(machine)),
+        ("CPU", cpu_text(machine.cpu)),
         ("accelerators", counted or "none found"),
         ("defaults for", "training on the CPU" if machine.kind == "cpu" else machine.kind),
     ]
 
 
-def cpu_line(machine: Machine) -> str:
-    """Return vendor, model and architecture of the processor in one line."""
-    cpu = machine.cpu
-    return ", ".join(filter(None, (cpu.vendor, cpu.model, cpu.architecture)))
-
-
 def _row(row: Row) -> str:
     entry = row.decision.entry
     why = f"not asked for; {row.at_own_level}" if row.at_own_level else row.reason
+    if row.on and row.note:
+        why += f"; {row.note}"
     head = _COLUMNS.format(entry.name, entry.level, row.state)
     lines = [hanging(head, why)]
     if row.on and row.decision.shown:
@@ -83,9 +80,9 @@ def as_json(plan: Plan) -> str:
 
     loongkit, python, provisional (true), level, level_source ("environment", "config file" or ""),
     hardware {cpu, accelerators, kind}, features [name, variable, level, group, summary,
-    implemented, state, on, asked ("own", "implied", "level" or ""), reason, at_own_level, requires,
-    found {package: version; "" unreadable, null not installed}, options], by_level {level: names},
-    problems.
+    implemented, state, on, asked ("own", "implied", "level" or ""), reason, note (what a feature
+    that is on depends on), at_own_level, requires, found {package: version; "" unreadable, null not
+    installed}, options], by_level {level: names}, problems.
     """
     return json.dumps(_document(plan), indent=2) + "\n"
 
@@ -125,6 +122,7 @@ def _feature(row: Row) -> dict[str, Any]:
         "on": row.on,
         "asked": row.decision.asked,
         "reason": row.reason,
+        "note": row.note if row.on else "",
         "at_own_level": row.at_own_level,
         "requires": list(entry.requires),
         "found": row.found,

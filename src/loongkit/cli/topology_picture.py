@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from loongkit.activation.hardware import Accelerator
 from loongkit.cli.topology import Rank, View
@@ -18,7 +18,15 @@ from loongkit.cli.topology_blocks import (
     put,
 )
 from loongkit.cli.topology_shapes import Picture, Rectangle, Text, text_width
-from loongkit.cli.topology_text import allowed, bytes_text, counted, quota
+from loongkit.cli.topology_text import (
+    allowed,
+    bytes_text,
+    chosen,
+    heading,
+    parts,
+    quota,
+    ranks_text,
+)
 from loongkit.numa.cpulists import format as cpu_list
 from loongkit.numa.records import Node
 
@@ -46,18 +54,18 @@ _COLOURS = (
 def draw(view: View) -> Picture:
     """Return the picture of a machine and of the ranks on it."""
     packages = _packages(view)
-    parts = [lines(_titles(view), _TITLE), fitting(packages, _MACHINE_WIDTH)]
-    width = parts[1].width
+    blocks = [lines(_titles(view), _TITLE), fitting(packages, _MACHINE_WIDTH)]
+    width = blocks[1].width
     memory = [_memory_node(view, node) for node in view.machine.nodes.values() if not node.cpus]
     if memory:
-        parts.append(fitting(memory, width))
+        blocks.append(fitting(memory, width))
     homeless = view.cards_of(-1)
     if homeless:
         cards = fitting([_card(view, card) for card in homeless], width)
-        parts.append(box("Accelerators on an unknown node", cards, _PACKAGE, _EDGE))
-    parts.append(_legend(view))
+        blocks.append(box("Accelerators on an unknown node", cards, _PACKAGE, _EDGE))
+    blocks.append(_legend(view))
     picture = Picture(0, 0)
-    put(picture, column(parts), _MARGIN, _MARGIN)
+    put(picture, column(blocks), _MARGIN, _MARGIN)
     picture.width += _MARGIN
     picture.height += _MARGIN
     return picture
@@ -66,7 +74,7 @@ def draw(view: View) -> Picture:
 def _titles(view: View) -> list[str]:
     cpu = view.details.cpu
     limits = [f"allowed CPUs: {allowed(view)}", f"CPU quota: {quota(view)}"]
-    return [f"{cpu.model or cpu.vendor} ({cpu.architecture})", counted(view), "; ".join(limits)]
+    return [f"{cpu.model or cpu.vendor} ({cpu.architecture})", parts(view), "; ".join(limits)]
 
 
 def _packages(view: View) -> list[Block]:
@@ -88,13 +96,13 @@ def _packages(view: View) -> list[Block]:
 
 def _node(view: View, node: Node, cell_width: float) -> Block:
     caches = [_cache(view, cpus, size, cell_width) for cpus, size in view.llcs_of(node)]
-    parts = [fitting(caches, _NODE_WIDTH)]
+    blocks = [fitting(caches, _NODE_WIDTH)]
     cards = view.cards_of(node.id)
     if cards:
-        width = max(parts[0].width, _CARDS_WIDTH)
-        parts.append(fitting([_card(view, card) for card in cards], width))
+        width = max(blocks[0].width, _CARDS_WIDTH)
+        blocks.append(fitting([_card(view, card) for card in cards], width))
     memory = bytes_text(view.details.memory_bytes[node.id])
-    return box(f"NUMA node {node.id}", column(parts), _NODE, _EDGE, memory)
+    return box(f"NUMA node {node.id}", column(blocks), _NODE, _EDGE, memory)
 
 
 def _memory_node(view: View, node: Node) -> Block:
@@ -141,28 +149,21 @@ def _owners(view: View, cpus: frozenset[int]) -> str:
         if trains or works:
             role = "" if trains and works else "training " if trains else "workers "
             found[role].append(rank.number)
-    return ", ".join(f"{role}{_ranks(numbers)}" for role, numbers in found.items() if numbers)
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'s' * (len(numbers) > 1)} {cpu_list(numbers)}"
+    return ", ".join(f"{role}{ranks_text(numbers)}" for role, numbers in found.items() if numbers)
 
 
 def _card(view: View, card: Accelerator) -> Block:
     users = [rank for rank in view.ranks if rank.device == card.pci]
     fill = _colour(users[0]) if users and users[0].plan.active else _IDLE
     name = textwrap.shorten(card.name, _NAME_LETTERS, placeholder="…")
-    whose = _ranks([rank.number for rank in users]) if users else "no rank"
+    whose = ranks_text(rank.number for rank in users) if users else "no rank"
     content = lines([name, whose], _SIZE)
     return box(card.pci, content, fill, _EDGE)
 
 
 def _legend(view: View) -> Block:
-    count = len(view.ranks)
-    on = "" if view.on else " (off with these settings; this is what it would do)"
-    heading = f"{count} process{'es' * (count != 1)} on this host, under NUMA_AFFINITY{on}"
-    below = []
-    for reason in dict.fromkeys(_why_not(rank) for rank in view.ranks if not rank.plan.active):
+    below = [*filter(None, [chosen(view)])]
+    for reason in dict.fromkeys(rank.cause[1] for rank in view.ranks if not rank.plan.active):
         below += textwrap.wrap(f"not bound: {reason}", _REASON_LETTERS, subsequent_indent="    ")
     if view.options:
         below.append(f"options: {view.options}")
@@ -170,14 +171,10 @@ def _legend(view: View) -> Block:
         below.append("full colour: training process; light colour: its data workers alone")
     if len(view.machine.allowed) < sum(map(len, view.machine.llcs)):
         below.append("grey: CPUs that this process may not use")
-    parts = [grid([_legend_row(rank) for rank in view.ranks], 1)]
+    blocks = [grid([_legend_row(rank) for rank in view.ranks], 1)]
     if below:
-        parts.append(lines(below, _SIZE))
-    return box(heading, column(parts), "#ffffff", _EDGE)
-
-
-def _why_not(rank: Rank) -> str:
-    return rank.reasons[-1][1] if rank.reasons else "no reason given"
+        blocks.append(lines(below, _SIZE))
+    return box(heading(view), column(blocks), "#ffffff", _EDGE)
 
 
 def _legend_row(rank: Rank) -> Block:

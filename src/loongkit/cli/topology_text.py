@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from loongkit import __version__
-from loongkit.cli.output import hanging
+from loongkit.activation.hardware import Cpu
+from loongkit.cli.output import counted, hanging
 from loongkit.cli.topology import Rank, View
 from loongkit.numa.cpulists import format as cpu_list
 from loongkit.numa.records import Node
@@ -17,17 +18,17 @@ _HEAD = 16
 
 def as_text(view: View) -> str:
     """Return the machine as text, about 100 columns wide; longer where a table has to be."""
-    parts = [*_summary(view), "", *_nodes(view), "", *_caches(view)]
+    lines = [*_summary(view), "", *_nodes(view), "", *_caches(view)]
     if len(view.machine.nodes) > 1:
-        parts += ["", *_distances(view)]
-    parts += ["", *_accelerators(view), "", *_ranks(view)]
+        lines += ["", *_distances(view)]
+    lines += ["", *_accelerators(view), "", *_ranks(view)]
     for title, texts in (
         ("Problems with the settings:", view.problems),
         ("What could not be read of the machine:", view.machine.notes),
     ):
         if texts:
-            parts += ["", title, *(hanging("  ", text) for text in texts)]
-    return "\n".join(parts) + "\n"
+            lines += ["", title, *(hanging("  ", text) for text in texts)]
+    return "\n".join(lines) + "\n"
 
 
 def _line(title: str, text: str) -> str:
@@ -35,16 +36,21 @@ def _line(title: str, text: str) -> str:
 
 
 def _summary(view: View) -> list[str]:
-    cpu = view.details.cpu
     return [
-        _line("CPU", ", ".join(filter(None, (cpu.vendor, cpu.model, cpu.architecture)))),
-        _line("machine", counted(view)),
+        _line("CPU", cpu_text(view.details.cpu)),
+        _line("machine", parts(view)),
         _line("allowed CPUs", allowed(view)),
         _line("CPU quota", quota(view)),
     ]
 
 
-def counted(view: View) -> str:
+def cpu_text(cpu: Cpu) -> str:
+    """Return vendor, model and architecture of a processor."""
+    vendor = "" if cpu.vendor == "other" else cpu.vendor
+    return ", ".join(filter(None, (vendor, cpu.model, cpu.architecture)))
+
+
+def parts(view: View) -> str:
     """Return how many there are of each kind of part."""
     machine = view.machine
     packages = len({node.package for node in machine.nodes.values() if node.cpus})
@@ -56,7 +62,7 @@ def counted(view: View) -> str:
         (sum(map(len, machine.llcs)), "CPU"),
         (len(machine.accelerators), "accelerator"),
     ]
-    return ", ".join(f"{number} {name}{'s' * (number != 1)}" for number, name in counts if number)
+    return ", ".join(counted(number, name) for number, name in counts if number)
 
 
 def allowed(view: View) -> str:
@@ -70,7 +76,7 @@ def allowed(view: View) -> str:
 def quota(view: View) -> str:
     """Return the CPU time that the container grants."""
     bound = view.details.quota
-    return "none" if bound is None else f"the time of {bound:g} CPUs"
+    return "none" if bound is None else f"the time of {counted(bound, 'CPU')}"
 
 
 def bytes_text(size: int) -> str:
@@ -144,14 +150,35 @@ def _accelerators(view: View) -> list[str]:
     return _table(rows)
 
 
+def heading(view: View) -> str:
+    """Return how many processes are shown, and what would place them."""
+    both = (("NUMA_AFFINITY", view.on), ("SUBCGROUPS", view.groups_on))
+    names = [name for name, on in both if on]
+    state = " and ".join(names) + " (on)"
+    if not names:
+        state = "NUMA_AFFINITY (off with these settings; this is what it would do)"
+    return f"{counted(len(view.ranks), 'process', 'processes')} here, under {state}"
+
+
+def chosen(view: View) -> str:
+    """Return what leaves to a process only some of the accelerators, "" where nothing does."""
+    if not view.chosen_by:
+        return ""
+    everything = counted(len(view.machine.accelerators), "accelerator")
+    return f"{view.chosen_by} leaves {view.visible} of {everything} visible."
+
+
+def ranks_text(numbers: Iterable[int]) -> str:
+    """Return "rank 0" or "ranks 0-3"."""
+    found = frozenset(numbers)
+    return f"rank{'s' * (len(found) > 1)} {cpu_list(found)}"
+
+
 def _ranks(view: View) -> list[str]:
-    count = len(view.ranks)
-    state = "on" if view.on else "off with these settings; this is what it would do"
-    lines = [
-        f"A job of {count} process{'es' * (count != 1)} here, under NUMA_AFFINITY ({state}):",
-    ]
+    lines = [hanging("", f"A job of {heading(view)}:")]
     if view.options:
-        lines.append(f"options: {view.options}")
+        lines.append(hanging("options: ", str(view.options)))
+    lines += filter(None, [chosen(view)])
     rows = [("RANK", "ACCELERATOR", "MEMORY", "TRAINING", "DATA WORKERS")]
     for rank in view.ranks:
         plan = rank.plan
@@ -162,8 +189,8 @@ def _ranks(view: View) -> list[str]:
         rows.append((str(rank.number), _or_dash(rank.device), memory, train, data))
     lines += _table(rows)
     for text, numbers in _reasons(view.ranks).items():
-        whose = f"rank{'s' * (len(numbers) > 1)} {cpu_list(numbers)}"
-        lines.append(hanging(f"  {'all ranks' if 1 < len(numbers) == count else whose}: ", text))
+        everybody = 1 < len(numbers) == len(view.ranks)
+        lines.append(hanging(f"  {'all ranks' if everybody else ranks_text(numbers)}: ", text))
     return lines
 
 
@@ -183,9 +210,10 @@ def as_json(view: View) -> str:
     loongkit, cpu {vendor, model, architecture}, nodes [id, package (-1: unknown), cpus,
     memory_bytes (0: unknown), distances {id: distance}], caches_known, caches [cpus, node, bytes],
     cores [cpus], accelerators [pci, node (-1: unknown), name, vendor, kind], allowed, cpuset ("":
-    not known), quota (CPUs; null: none), notes, numa_affinity {on, options}, ranks [rank,
-    accelerator, bound, training, data_workers, memory_node, reasons [{code, text}], warnings],
-    problems. Sets of CPUs are texts in the kernel's form, such as "0-3,8".
+    not known), quota (CPUs; null: none), notes, visible (accelerators that a process may use),
+    numa_affinity {on, options}, subcgroups {on}, ranks [rank, accelerator, bound, training,
+    data_workers, memory_node, reasons [{code, text}], warnings], problems. Sets of CPUs are texts
+    in the kernel's form, such as "0-3,8".
     """
     return json.dumps(_document(view), indent=2) + "\n"
 
@@ -217,7 +245,9 @@ def _document(view: View) -> dict[str, Any]:
         "cpuset": cpu_list(machine.cpuset),
         "quota": found.quota,
         "notes": list(machine.notes),
+        "visible": view.visible,
         "numa_affinity": {"on": view.on, "options": view.options},
+        "subcgroups": {"on": view.groups_on},
         "ranks": [_rank(rank) for rank in view.ranks],
         "problems": list(view.problems),
     }

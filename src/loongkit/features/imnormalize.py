@@ -16,6 +16,7 @@ FEATURE = Feature(
     level=3,
     group="data",
     position=40,
+    compiled=True,
     summary="faster image normalisation on the CPU",
     note=(
         "JIT compiled: a one-off cost, paid once in the parent before workers start, and only "

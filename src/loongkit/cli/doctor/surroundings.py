@@ -9,7 +9,7 @@ from loongkit import __version__
 from loongkit.activation import config, logs, plan, settings
 from loongkit.cli.doctor.finding import Finding, note, ok, problem
 from loongkit.cli.plan import read_machine, stopped_by_strict, strict_line
-from loongkit.cli.plan_text import cpu_line
+from loongkit.cli.topology_text import cpu_text
 
 _PRELUDE_ENDING = os.path.join("loongkit", "prelude")
 
@@ -81,7 +81,7 @@ def job(environ: Mapping[str, str], launcher_named: bool) -> Iterator[Finding]:
 def machine(root: str = "/") -> Iterator[Finding]:
     """Report the hardware that is found below ``root``."""
     found = read_machine(root)
-    yield ok("CPU", cpu_line(found))
+    yield ok("CPU", cpu_text(found.cpu))
     if not found.accelerators:
         yield ok("accelerators", "none found; defaults are those for training on the CPU")
     for name in dict.fromkeys(accelerator.name for accelerator in found.accelerators):
