@@ -14,12 +14,16 @@ from pathlib import Path
 import build_index  # puts src/ on sys.path
 
 from loongkit.activation import catalog, plan, settings, summary, versions
-from loongkit.activation.feature import GROUPS, DeviceDefaults, Feature
+from loongkit.activation.feature import GROUPS, DeviceDefaults, Feature, Option
+from loongkit.images import jit
 
 ROOT = build_index.ROOT
 FEATURE_PAGES = ROOT / "docs" / "features"
 COMMAND = "python tools/build_docs.py"
 NOTICE = f"<!-- Written by `{COMMAND}` from the declarations: edit those, not this file. -->"
+
+#: Stands in a table for a default that a table further below has in full.
+BY_HARDWARE = "[by {}](#defaults-that-depend-on-the-hardware)"
 
 GROUP_TITLES = {
     "data": "Data preprocessing",
@@ -59,10 +63,10 @@ def settings_page(features: tuple[Feature, ...]) -> str:
         for name, kind, default, meaning in settings.GENERAL
     ]
     switches = [
-        (f"`{f.variable}`", str(f.level), _default(f), _release(f), f.summary) for f in features
+        (f"`{f.variable}`", str(f.level), _under_level(f), _release(f), f.summary) for f in features
     ]
     options = [
-        (f"`{o.variable}`", _type(o.kind), _shown(o.default), _release(f), o.summary)
+        (f"`{o.variable}`", _type(o.kind), _option_default(o), _release(f), o.summary)
         for f in features
         for o in f.options
     ]
@@ -77,10 +81,11 @@ def settings_page(features: tuple[Feature, ...]) -> str:
             "## General",
             _table(("variable", "type", "accepted", "default", "meaning"), general),
             "## Switches of the features",
-            f"Each is a bool ({settings.ACCEPTED['bool']}). A feature is on when its switch is on, "
-            "or when its switch is not set and `LOONGKIT_ALL` is at least its level. One that is "
-            "not in this release is never on.",
-            _table(("variable", "level", "not set", "in this release", "what"), switches),
+            f"Each is a bool ({settings.ACCEPTED['bool']}), and nothing is on of its own accord. A "
+            "feature is on when its switch is on, or when its switch is not set and `LOONGKIT_ALL` "
+            "is at least its level; the column *under its level* says what the latter does where "
+            "this environment supports the feature. One that is not in this release is never on.",
+            _table(("variable", "level", "under its level", "in this release", "what"), switches),
             "## Options of the features",
             f"A bool accepts {settings.ACCEPTED['bool']}; an int accepts "
             f"{settings.ACCEPTED['int']}.",
@@ -96,6 +101,30 @@ def settings_page(features: tuple[Feature, ...]) -> str:
 
 
 def _hardware_defaults(features: tuple[Feature, ...]) -> list[str]:
+    parts = [*_defaults_by_device(features), *_defaults_by_cpu(features)]
+    return parts or ["None in this release."]
+
+
+def _defaults_by_cpu(features: tuple[Feature, ...]) -> list[str]:
+    parts = []
+    for feature in features:
+        for option in feature.options:
+            if option.on_with:
+                parts.append(
+                    f"`{option.variable}`, where it is not set and `{feature.variable}` is on, by "
+                    "a level or by its own variable:"
+                )
+                others = [each for each in feature.options if each.key == option.unless]
+                unless = "".join(f", unless `{other.variable}` is on" for other in others)
+                rows = [
+                    (", ".join(option.on_with), f"on{unless}"),
+                    ("any other", _shown(option.default)),
+                ]
+                parts.append(_table(("CPU", "default"), rows))
+    return parts
+
+
+def _defaults_by_device(features: tuple[Feature, ...]) -> list[str]:
     variables: dict[DeviceDefaults, list[str]] = {}
     for feature in features:
         if feature.default_on is not None:
@@ -112,7 +141,7 @@ def _hardware_defaults(features: tuple[Feature, ...]) -> list[str]:
             "(the own variable wins):"
         )
         parts.append(_table(("device", "a level switches it", "why not"), rows))
-    return parts or ["None in this release."]
+    return parts
 
 
 def features_page(features: tuple[Feature, ...]) -> str:
@@ -136,7 +165,8 @@ def _entry(feature: Feature) -> str:
     lines += [_sentence(feature.note)] if feature.note else []
     if feature.guarantee and feature.implemented:
         lines.append(f"Guarantee: {feature.guarantee}.")
-    lines += [f"Needs {_needs(feature)}."] if feature.requires else []
+    needs = _needs(feature)
+    lines += [f"Needs {needs}."] if needs else []
     if page:
         lines.append(f"[More]({page.name}).")
     elif not feature.implemented:
@@ -188,10 +218,17 @@ def _shown(default: bool | int | str) -> str:
     return f"`{default}`" if default != "" else "not set"
 
 
-def _default(feature: Feature) -> str:
+def _option_default(option: Option) -> str:
+    by_cpu = f"; {BY_HARDWARE.format('CPU')}" if option.on_with else ""
+    return _shown(option.default) + by_cpu
+
+
+def _under_level(feature: Feature) -> str:
+    if not feature.implemented:
+        return "off"
     if feature.follows:
         return f"as `{feature.follows}`"
-    return "off"
+    return BY_HARDWARE.format("device") if feature.default_on else "on"
 
 
 def _release(feature: Feature) -> str:
@@ -199,7 +236,8 @@ def _release(feature: Feature) -> str:
 
 
 def _needs(feature: Feature) -> str:
-    return ", ".join(f"`{requirement}`" for requirement in feature.requires)
+    compiler = (jit.NUMBA,) if feature.compiled else ()
+    return ", ".join(f"`{requirement}`" for requirement in (*feature.requires, *compiler))
 
 
 def _sentence(text: str) -> str:

@@ -22,9 +22,20 @@ class Option:
 
     ``key`` is its name in the summary's dict; ``variable`` is the full name in the environment,
     by default ``LOONGKIT_<FEATURE>_<KEY>``. ``kind`` is "bool", "int", "count" or "str".
+    ``on_with`` names the vendors of CPUs with which a bool that the user has not set acts as on,
+    except where he has switched on the option whose key is ``unless``.
     """
 
-    __slots__ = ("always_shown", "default", "key", "kind", "summary", "variable")
+    __slots__ = (
+        "always_shown",
+        "default",
+        "key",
+        "kind",
+        "on_with",
+        "summary",
+        "unless",
+        "variable",
+    )
 
     def __init__(
         self,
@@ -34,6 +45,8 @@ class Option:
         summary: str,
         variable: str = "",
         always_shown: bool = False,
+        on_with: tuple[str, ...] = (),
+        unless: str = "",
     ) -> None:
         self.key = key
         self.kind = kind
@@ -41,6 +54,8 @@ class Option:
         self.summary = summary
         self.variable = variable
         self.always_shown = always_shown
+        self.on_with = on_with
+        self.unless = unless
 
 
 class DeviceDefaults:
