@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cgroup_kernel import ERRORS, Kernel
 
-from loongkit.numa.cgroups import job_groups, layouts
+from loongkit.numa.cgroups import job_groups, layouts, leftovers
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups.job_groups import JobGroups
 from loongkit.numa.cgroups.layouts import Wanted
@@ -28,7 +28,7 @@ def kernel(tmp_path: Path) -> Kernel:
 @pytest.fixture(autouse=True)
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     taken: list[float] = []
-    monkeypatch.setattr(job_groups.time, "sleep", taken.append)
+    monkeypatch.setattr(leftovers.time, "sleep", taken.append)
     return taken
 
 

@@ -1,11 +1,10 @@
-"""The groups of one job as one process uses them: enter, leave, clear away what dead jobs left."""
+"""The groups of one job as one process uses them: enter and leave."""
 
 from __future__ import annotations
 
 import errno
-import time
 
-from loongkit.numa.cgroups import layouts
+from loongkit.numa.cgroups import layouts, leftovers
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups.own import DATA, PREFIX, TRAIN
 
@@ -15,12 +14,8 @@ if TYPE_CHECKING:
     from loongkit.numa.cgroups.operations import Operations
     from loongkit.numa.cgroups.own import Own
 
-#: The kernel counts a process that has just ended for a moment longer.
-_TRIES, _PAUSE = 5, 0.02
 #: How often a group is made again that another process's clearing away took from under us.
 _ATTEMPTS = 3
-#: Groups without processes that are younger may be those of a job that is starting right now.
-_STALE_AFTER = 60.0
 
 
 class JobGroups:
@@ -47,7 +42,7 @@ class JobGroups:
         """
         found = own_groups.find(self._operations, self._pid)
         for own in found:
-            clear_away(self._operations, own.folder, keep=self._job)
+            leftovers.of_dead_jobs(self._operations, own.folder, self._job)
             try:
                 self._enter(own, train, data, places=own is found[0])
             except Exception:
@@ -72,6 +67,8 @@ class JobGroups:
                 else:
                     layouts.make_plain(self._operations, job, leaves)
                 move(self._operations, next(iter(leaves)), self._pid)
+                for leaf in leaves:
+                    self._operations.groups_in(leaf)  # nobody has cleared it away in the meantime
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENODEV) or attempt + 1 == _ATTEMPTS:
                     raise
@@ -85,7 +82,7 @@ class JobGroups:
             self._empty(leaf, own)
         # The training group first: while it has processes, their workers need the other one.
         for folder in (*leaves, job):
-            if not _remove(self._operations, folder):
+            if not leftovers.remove(self._operations, folder):
                 break
         layouts.take_back(self._operations, own)
 
@@ -136,7 +133,7 @@ def move_worker(operations: Operations, pid: int) -> str:
 def let_go(operations: Operations, pid: int) -> bool:
     """Move a process from a group of ours to the one above all of ours; tell whether it was in one.
 
-    Never raises OSError.
+    Never raises OSError, nor ValueError for files that hold something else than expected.
     """
     moved = False
     try:
@@ -144,43 +141,6 @@ def let_go(operations: Operations, pid: int) -> bool:
             if own.leaf:
                 move(operations, own.folder, pid)
                 moved = True
-    except OSError:
+    except (OSError, ValueError):
         return moved
     return moved
-
-
-def clear_away(operations: Operations, own: str, keep: str) -> None:
-    """Remove the groups below one that jobs have left which were killed."""
-    try:
-        jobs = [name for name in operations.groups_in(own) if name.startswith(PREFIX)]
-    except OSError:
-        return
-    for job in jobs:
-        folder = f"{own}/{job}"
-        try:
-            young = time.time() - operations.made_at(folder) < _STALE_AFTER
-            if job == keep or young or layouts.is_populated(operations, folder):
-                continue
-            leaves = [f"{folder}/{leaf}" for leaf in operations.groups_in(folder)]
-            for path in (*leaves, folder):
-                operations.remove(path)
-        except OSError:
-            continue
-
-
-def _remove(operations: Operations, folder: str) -> bool:
-    """Remove a group that nobody uses any more; tell whether it is gone.
-
-    The kernel may need a moment to see that the last process has left.
-    """
-    for _ in range(_TRIES):
-        try:
-            if layouts.is_populated(operations, folder) or operations.groups_in(folder):
-                return False  # in use by another rank, or by workers that outlive this process
-            operations.remove(folder)
-            return True
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                return error.errno == errno.ENOENT
-        time.sleep(_PAUSE)
-    return False

@@ -10,11 +10,13 @@ from __future__ import annotations
 import atexit
 import errno
 import os
+import sys
+import time
 
 from loongkit.activation import logs, process, session
 from loongkit.activation import plan as decisions
 from loongkit.numa import cpulists, handover, placement
-from loongkit.numa.cgroups import job_groups, layouts
+from loongkit.numa.cgroups import job_groups, layouts, leftovers
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups.job_groups import JobGroups
 from loongkit.numa.cgroups.layouts import Wanted
@@ -24,6 +26,7 @@ from loongkit.numa.placement import Placement
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
     from loongkit.activation.patching import Patcher
     from loongkit.numa.binding import Binding
@@ -37,6 +40,8 @@ _CARRY = {
 }
 #: Reasons of a plan which say that its CPUs are those of one rank alone.
 _OF_ONE_RANK = {"llc-split", "cpus"}
+#: After all that is the job's own (multiprocessing takes these numbers from high to low).
+_LAST = -100
 
 
 def of(patcher: Patcher) -> GroupPlacement:
@@ -69,11 +74,35 @@ class GroupPlacement(Placement):
         Raises:
             Skip: this process is not to be placed, with the reason.
         """
+        self._leave_former()
         try:
             return super().at_start()
         except Exception:
             placement.take_over()
             raise
+
+    def at_import(self, device_module: Any) -> None:
+        """Wait for the first use of a device; a launcher, which trains nothing, stays where it is.
+
+        Raises:
+            Skip: this torch can't tell which device is which.
+        """
+        if process.is_launcher():
+            self._clear_away_at_end()
+            return
+        self._leave_former()
+        super().at_import(device_module)
+        if self._rank < 0 and process.kind() == process.MAIN:
+            self._clear_away_at_end()  # it may start processes that train, as mp.spawn does
+
+    def at_worker_loop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a data worker's loop in the workers' group. To be wrapped around that loop."""
+        parent = os.getppid()
+        try:
+            return super().at_worker_loop(original, *args, **kwargs)
+        finally:
+            if os.getppid() != parent:  # it was killed: the last of its workers clears away
+                _contained(lambda: leftovers.of_this_process(self._operations, os.getpid()))
 
     def worker(self) -> None:
         """Move the data worker that is starting in this process to the group of its kind."""
@@ -94,7 +123,34 @@ class GroupPlacement(Placement):
             groups.leave()
             if groups.tier != layouts.MEMBERS:
                 handover.forget(os.environ)
-            atexit.unregister(self.put_back)
+            atexit.unregister(self._put_back_at_end)
+
+    def _put_back_at_end(self) -> None:
+        _contained(self.put_back)
+
+    def _leave_at_end(self) -> None:
+        atexit.register(self._put_back_at_end)
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None and process.kind() == process.FORKSERVER:
+            # What its children end with, since they know no atexit.
+            util.Finalize(None, self._put_back_at_end, exitpriority=_LAST)
+
+    def _clear_away_at_end(self) -> None:
+        """Remove at the end of this process what those leave that it starts from now on."""
+        since = time.time()
+
+        def clear_away() -> None:
+            if os.getpid() == self._pid:
+                _contained(lambda: leftovers.of_children(self._operations, self._pid, since))
+
+        atexit.register(clear_away)
+        self._patcher.on_undo(lambda: atexit.unregister(clear_away))
+
+    def _leave_former(self) -> None:
+        """Leave the groups that this process entered before it became this program, by exec."""
+        left = handover.read(os.environ)
+        if left is not None and left.pid == self._pid and self._groups is None:
+            _contained(lambda: leftovers.of_this_process(self._operations, self._pid))
 
     @property
     def _options(self) -> Mapping[str, bool | int | str]:
@@ -127,9 +183,9 @@ class GroupPlacement(Placement):
             groups.enter(self._wanted(machine, plan.train), self._wanted(machine, plan.data))
         except OSError as error:
             self._patcher.skip(f"cgroup-unavailable:{_described(error)}")
-        self._pin_again(others, plan.train)
         self._groups = groups
-        atexit.register(self.put_back)
+        self._leave_at_end()
+        self._pin_again(others, plan.train)
         logs.info(
             f"subcgroups: {groups.folder} ({_CARRY[groups.tier]}): training on CPUs "
             f"{cpulists.format(plan.train)}, data workers on {cpulists.format(plan.data)}"
@@ -190,7 +246,7 @@ def job_name(environ: Mapping[str, str], rank: int) -> str:
     rendezvous; else the launcher's process, or that of a process that nobody has launched.
     """
     run = environ.get("TORCHELASTIC_RUN_ID", "")
-    launched = rank >= 0 or process.kind() == process.SPAWNED
+    launched = rank >= 0 or process.kind() in (process.SPAWNED, process.FORKSERVER)
     text = run if run != "none" else ""
     text = text or environ.get("MASTER_PORT", "") or str(os.getppid() if launched else os.getpid())
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in text)[:64]
@@ -201,6 +257,14 @@ def leaf_name(machine: Machine, plan: Plan, rank: int) -> str:
     name = f"node{cpulists.format(_nodes(machine, plan.train))}"
     alone = rank >= 0 and any(code in _OF_ONE_RANK for code, _ in plan.reasons)
     return f"{name}.r{rank}" if alone else name
+
+
+def _contained(step: Callable[[], object]) -> None:
+    """Do something when all else is done, where nobody is left to be told but the log."""
+    try:
+        step()
+    except Exception as error:
+        logs.info(f"subcgroups: groups may be left: {error!r}")
 
 
 def _nodes(machine: Machine, cpus: frozenset[int]) -> list[int]:

@@ -1,0 +1,135 @@
+"""Clears away groups in which no process is left.
+
+A process that ends in an orderly way removes its own. What others leave, because they were killed
+or have become another program, is removed by the data workers that outlive them, by the process
+that has started them, at its own end, or by the next job in the same group.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+
+from loongkit.numa.cgroups import layouts
+from loongkit.numa.cgroups import own as own_groups
+from loongkit.numa.cgroups.own import PREFIX, TRAIN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from loongkit.numa.cgroups.operations import Operations
+
+#: The kernel counts a process that has just ended for a moment longer.
+_TRIES, _PAUSE = 5, 0.02
+#: How often the processes in a group are looked at again that should end right now: half a second.
+_TRIES_FOR_CHILDREN = 25
+#: Groups without processes that are younger may be those of a job that is starting right now.
+_STALE_AFTER = 60.0
+#: Two clocks of the kernel, of which one moves in steps, say when a group and a process began.
+_SLACK = 1.0
+
+
+def of_dead_jobs(operations: Operations, own: str, keep: str) -> None:
+    """Remove the groups below one that other jobs than ``keep`` have left at least a minute ago.
+
+    Never raises OSError.
+    """
+    now = time.time()
+    for job in _jobs_below(operations, own):
+        if not job.endswith(f"/{keep}") and _made_at(operations, job) + _STALE_AFTER < now:
+            of_job(operations, job)
+
+
+def of_children(operations: Operations, pid: int, since: float) -> None:
+    """Remove what is left of the processes that this one has started, since it was ``since``.
+
+    Another job that has begun since then makes its groups again, should it be about to enter them.
+
+    Raises:
+        OSError: no control groups are to be seen.
+    """
+    tries = _TRIES_FOR_CHILDREN
+    for own in own_groups.find(operations, pid):
+        jobs = [
+            job
+            for job in _jobs_below(operations, own.folder)
+            if _made_at(operations, job) >= since - _SLACK
+        ]
+        # Data workers that were killed together with their parents may need a moment to end.
+        while tries and not all(_is_empty(operations, job) for job in jobs):
+            tries -= 1
+            time.sleep(_PAUSE)
+        removed = [of_job(operations, job) for job in jobs]
+        if any(removed):
+            layouts.take_back(operations, own)
+
+
+def of_this_process(operations: Operations, pid: int) -> bool:
+    """Move a process out of the groups of ours that it is in, and remove them if it was the last.
+
+    Tells whether it was in any.
+
+    Raises:
+        OSError: no control groups are to be seen, or the group above takes no process.
+    """
+    was_in_any = False
+    for own in own_groups.find(operations, pid):
+        if own.leaf:
+            was_in_any = True
+            operations.write(f"{own.folder}/cgroup.procs", str(pid))
+            if of_job(operations, own.leaf.rpartition("/")[0]):
+                layouts.take_back(operations, own)
+    return was_in_any
+
+
+def of_job(operations: Operations, job: str) -> bool:
+    """Remove a job's groups unless one has a process; tell whether all are gone."""
+    try:
+        names = operations.groups_in(job)
+    except OSError:
+        return False
+    # Training groups first: a process that is about to enter one finds out then.
+    names.sort(key=lambda name: not name.endswith(TRAIN))
+    for name in names:
+        if not _is_empty(operations, job) or not remove(operations, f"{job}/{name}"):
+            return False
+    return remove(operations, job)
+
+
+def remove(operations: Operations, folder: str) -> bool:
+    """Remove a group that nobody uses any more; tell whether it is gone.
+
+    The kernel may need a moment to see that the last process has left.
+    """
+    for _ in range(_TRIES):
+        try:
+            if layouts.is_populated(operations, folder) or operations.groups_in(folder):
+                return False  # in use by another rank, or by workers that outlive this process
+            operations.remove(folder)
+            return True
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                return error.errno in (errno.ENOENT, errno.ENODEV)
+        time.sleep(_PAUSE)
+    return False
+
+
+def _jobs_below(operations: Operations, own: str) -> list[str]:
+    try:
+        names = operations.groups_in(own)
+    except OSError:
+        return []
+    return [f"{own}/{name}" for name in names if name.startswith(PREFIX)]
+
+
+def _made_at(operations: Operations, job: str) -> float:
+    try:
+        return operations.made_at(job)
+    except OSError:
+        return 0.0  # it is gone
+
+
+def _is_empty(operations: Operations, job: str) -> bool:
+    try:
+        return not layouts.is_populated(operations, job)
+    except OSError:
+        return True  # it is gone
