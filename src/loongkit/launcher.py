@@ -120,7 +120,7 @@ def _why_not(command: str, environ: dict[str, str], error: OSError | ValueError)
     found = [path for path in (os.path.join(p, command) for p in places) if os.path.exists(path)]
     files = [path for path in found if not os.path.isdir(path)]
     if not command or not found or (not files and os.sep not in command):
-        return NOT_FOUND, "command not found"
+        return NOT_FOUND, f"command not found{_likely_meant(command)}"
     if not files:
         return NOT_EXECUTABLE, "can't be executed: it is a folder"
     if isinstance(error, FileNotFoundError):
@@ -129,6 +129,22 @@ def _why_not(command: str, environ: dict[str, str], error: OSError | ValueError)
     if getattr(error, "errno", None) == errno.ENOEXEC:
         reason += " (a script needs a first line such as #!/bin/bash, or `bash` before its name)"
     return NOT_EXECUTABLE, f"can't be executed: {reason}"
+
+
+def _likely_meant(command: str) -> str:
+    """Return what was probably meant by a command that there is none of, in brackets, or ""."""
+    name, equals, _value = command.partition("=")
+    if command.startswith("-"):
+        return " (it is no option of loongkit-run; what comes first is the command: python -m ...)"
+    if equals and name.isidentifier():
+        return " (variables are set before loongkit-run, or by `env` behind it)"
+    if command.endswith(".py") and os.path.isfile(command):
+        return f" (a Python script needs its interpreter: loongkit-run python {command})"
+    if os.path.isfile(command):
+        return f" (./{command} is one, or `bash {command}` if it is a shell script)"
+    if len(command.split()) > 1:
+        return " (the command and each argument are words of their own: leave the quotes out)"
+    return ""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -152,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.execvpe(words[0], words, changed)
     except (OSError, ValueError) as error:
         status, reason = _why_not(words[0], changed, error)
-        _say(f"{words[0]}: {reason}")
+        _say(f"{words[0] if words[0].isprintable() else repr(words[0])}: {reason}")
         return status
 
 

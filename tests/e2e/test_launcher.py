@@ -49,6 +49,7 @@ def test_ignored_signals_are_those_the_command_would_have(launcher: Path) -> Non
         ("there-is-no-such-command", 127, "not found"),
         ("/nowhere/command", 127, "not found"),
         ("", 127, "not found"),
+        ("two\nlines", 127, "not found"),
         ("{0}", 126, "folder"),
         ("{0}/not-executable", 126, "ermission denied"),
         ("{0}/no-first-line", 126, "#!/bin/bash"),
@@ -71,6 +72,31 @@ def test_what_cannot_be_run_is_said_in_one_line(
     assert result.stdout == b""
     assert result.err.startswith("loongkit-run: ") and result.err.count("\n") == 1
     assert word in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["-m", "torch.distributed.run"], "python -m"),
+        (["--all=1", "python"], "no option of loongkit-run"),
+        (["LOONGKIT_ALL=1", "python", "train.py"], "before loongkit-run"),
+        (["train.py"], "loongkit-run python train.py"),
+        (["train.sh"], "`bash train.sh`"),
+        (["python train.py"], "leave the quotes out"),
+        (["no-such-command"], ""),
+        (["=x"], ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "_".join(value),
+)
+def test_what_is_likely_meant_is_said(
+    words: list[str], hint: str, launcher: Path, tmp_path: Path
+) -> None:
+    copies.write(tmp_path, {"train.py": "", "train.sh": ""})
+    result = children.run_command(launcher, *words, cwd=tmp_path)
+    assert (result.stdout, result.status) == (b"", 127)
+    assert result.err.startswith(f"loongkit-run: {words[0]}: command not found")
+    assert (hint in result.err) and ("(" in result.err) is bool(hint)
+    assert result.err.count("\n") == 1
 
 
 def test_a_command_in_a_folder_of_the_path(launcher: Path, tmp_path: Path) -> None:
