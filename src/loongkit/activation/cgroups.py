@@ -6,6 +6,7 @@ the hierarchy only. Reading is all that is done here, and nothing raises.
 
 from __future__ import annotations
 
+from loongkit.activation import files
 from loongkit.numa import cpulists
 
 TYPE_CHECKING = False
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 _TABLE_BYTES = 1 << 20  # mountinfo grows with the number of mounts
 _FILE_BYTES = 1 << 16
+_OWN, _TABLE = "proc/self/cgroup", "proc/self/mountinfo"
+#: How the two generations say that there is no quota.
+_NO_QUOTA = ("max", "-1")
+#: No count of bytes or of events is larger.
+_MOST = (1 << 64) - 1
 #: The first generation says "no limit" by the largest multiple of a page, near 2**63.
 _NO_LIMIT = 1 << 60
 #: Names by generation: a group's memory limit, what it takes, and the page cache in that which is
@@ -29,11 +35,18 @@ class Groups:
 
     __slots__ = ("_mounts", "_paths", "tree")
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, notes: list[str] | None = None) -> None:
         self.tree = tree
+        own = tree.read(_OWN, _FILE_BYTES)
+        table = tree.read(_TABLE, _TABLE_BYTES)
         # Hierarchies by what they control ("": the second generation, which has one for all).
-        self._paths = _paths(tree.read("proc/self/cgroup", _FILE_BYTES))
-        self._mounts = _mounts(tree.read("proc/self/mountinfo", _TABLE_BYTES))
+        self._paths = _paths(own)
+        self._mounts = _mounts(table)
+        unknown = "the container's CPUs and quota count as not known"
+        if own and not self._paths:
+            files.note(notes, _OWN, own, "lines such as 0::/", unknown)
+        if table and not any(" - " in line for line in table.splitlines()):
+            files.note(notes, _TABLE, table, "a table of mounts", unknown)
 
     def generation(self, controller: str) -> int:
         """Return 1 where the first generation has a controller, and otherwise 2."""
@@ -67,20 +80,25 @@ class Headroom:
         self.source = source
 
 
-def cpuset(groups: Groups) -> frozenset[int]:
-    """Return the CPUs that the control groups leave to this process; none: not known."""
+def cpuset(groups: Groups, notes: list[str] | None = None) -> frozenset[int]:
+    """Return the CPUs that the control groups leave to this process; none: not known.
+
+    ``notes`` gets what could not be understood, without the paths of groups, which may name people.
+    """
     for folder in groups.folders("cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
+            text = groups.tree.read(f"{folder}/{name}", cpulists.BYTES)
             try:
-                cpus = cpulists.parse(groups.tree.read(f"{folder}/{name}", cpulists.BYTES))
+                cpus = cpulists.parse(text)
             except ValueError:
+                files.note(notes, name, text, "a set of CPUs", "it counts as missing")
                 continue
             if cpus:
                 return cpus
     return frozenset()
 
 
-def cpu_quota(groups: Groups) -> float | None:
+def cpu_quota(groups: Groups, notes: list[str] | None = None) -> float | None:
     """Return the CPU time a second that the control groups leave to all of their processes.
 
     In CPUs, the smallest up the tree: a quota bounds CPU time, not the number of threads that run
@@ -91,10 +109,14 @@ def cpu_quota(groups: Groups) -> float | None:
         names = ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
     bounds = []
     for folder in groups.folders("cpu"):
-        words = " ".join(groups.tree.read(f"{folder}/{name}") for name in names).split()
-        numbers = [_number(word) for word in words]  # "max" and -1 are no quota
-        if len(numbers) == 2 and numbers[0] and numbers[1]:
+        text = " ".join(groups.tree.read(f"{folder}/{name}") for name in names)
+        words = text.split()
+        numbers = [files.number(word, _NO_LIMIT) for word in words]
+        if len(numbers) == 2 and min(numbers) > 0:
             bounds.append(numbers[0] / numbers[1])
+        elif text.strip(" ") and not (len(words) == 2 and words[0] in _NO_QUOTA and numbers[1] > 0):
+            wanted = "two numbers of microseconds"
+            files.note(notes, " and ".join(names), text, wanted, "it counts as no bound")
     return min(bounds, default=None)
 
 
@@ -155,7 +177,8 @@ def _hierarchical(stat: dict[str, int]) -> int | None:
 def memory_stat(tree: Tree, folder: str) -> dict[str, int]:
     """Return the numbers in a group's memory.stat: most in bytes, some are counts of events."""
     pairs = (line.split() for line in tree.read(f"{folder}/memory.stat", _FILE_BYTES).splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+    found = {pair[0]: files.number(pair[1], _MOST) for pair in pairs if len(pair) == 2}
+    return {name: size for name, size in found.items() if size >= 0}
 
 
 def machine_memory(tree: Tree) -> dict[str, int]:
@@ -164,14 +187,15 @@ def machine_memory(tree: Tree) -> dict[str, int]:
     for line in tree.read("proc/meminfo", _FILE_BYTES).splitlines():
         name, _, value = line.partition(":")
         words = value.split()
-        if words and words[0].isdecimal():
-            found[name] = int(words[0]) << (10 if words[1:] == ["kB"] else 0)
+        size = files.number(words[0], _MOST) if words else -1
+        if size >= 0:
+            found[name] = size << (10 if words[1:] == ["kB"] else 0)
     return found
 
 
 def _number(text: str) -> int | None:
-    digits = text.strip()
-    return int(digits) if digits.isdecimal() and len(digits) <= 20 else None
+    size = files.number(text, _MOST)
+    return size if size >= 0 else None
 
 
 def _paths(text: str) -> dict[str, str]:

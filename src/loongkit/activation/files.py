@@ -11,9 +11,15 @@ import os
 
 HEADING = "# loongkit machine record 1"
 
+#: What messages call that of which a machine can be read.
+WANTED = (
+    "a folder that holds the machine's sys and proc folders, or a file that "
+    "`loongkit topology --record` wrote"
+)
+
 _RECORD_BYTES = 16 << 20  # a record of 1,000 CPUs has 100 KB
-_FILE = " = "
-_LINK = " -> "
+_HEAD_BYTES = 4096  # blank lines may stand before a record's heading
+_DIGITS = 20  # of the largest 64-bit numbers
 
 
 class NotAMachine(ValueError):
@@ -144,7 +150,7 @@ def open_tree(root: str | Tree) -> Tree:
     """Return the files that ``root`` names: a folder, a record's file, or a tree opened before.
 
     Raises:
-        NotAMachine: it is a file, but no record, or it doesn't exist.
+        NotAMachine: it is a file, but no whole record, or it doesn't exist.
 
     """
     if isinstance(root, Tree):
@@ -154,57 +160,34 @@ def open_tree(root: str | Tree) -> Tree:
     if not os.path.isfile(root):
         raise NotAMachine(f"{root}: found no such folder or file; wanted {WANTED}")
     text = Folder("").read(root, _RECORD_BYTES)
-    if not text.startswith(HEADING + "\n"):
-        raise NotAMachine(
-            f"{root}: found a file that doesn't begin with {HEADING!r}; wanted {WANTED}"
+    if HEADING not in text[:_HEAD_BYTES]:
+        what = (
+            f"a file that doesn't begin with {HEADING!r} in UTF-8"
+            if text
+            else "nothing that can be read"
         )
-    return parse(text, root)
+        raise NotAMachine(f"{root}: found {what}; wanted {WANTED}")
+    from loongkit.activation import record_text  # needed by few jobs
+
+    return record_text.parse(text, root)
 
 
-WANTED = (
-    "a folder that holds the machine's sys and proc folders, or a file that "
-    "`loongkit topology --record` wrote"
-)
+def number(text: str, most: int = 999_999_999) -> int:
+    """Return the number that a file's text is: some decimal digits alone; -1: it is none."""
+    text = text.strip()
+    if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS or int(text) > most:
+        return -1
+    return int(text)
 
 
-def parse(text: str, name: str = "record") -> Record:
-    """Return what a record's text holds. Lines that are neither a file nor a link don't count.
+def shown(text: str) -> str:
+    """Return a file's text as a message may quote it: one short line that can be printed."""
+    from loongkit.activation import settings  # only where something is wrong
 
-    ``name`` is what messages call it.
-    """
-    files: dict[str, str] = {}
-    links: dict[str, str] = {}
-    for line in text.split("\n"):
-        if line.startswith("#"):
-            continue
-        path, found, content = line.partition(_FILE)
-        if found:
-            # Every file of /proc and /sys ends its last line; one that is empty has one all the
-            # same, which tells it from one that is missing.
-            files[path] = _unescaped(content) + "\n"
-            continue
-        path, found, content = line.partition(_LINK)
-        if found:
-            links[path] = content
-    return Record(files, links, name)
+    return settings.shown(text.strip()) if text.strip() else "nothing"
 
 
-def render(record: Record, comments: tuple[str, ...] = ()) -> str:
-    """Return the text of a record; the opposite of ``parse``.
-
-    Paths and links that can't be printed are left out: the kernel makes none.
-    """
-    lines = [f"{path}{_FILE}{_escaped(text)}" for path, text in sorted(record.files.items())]
-    lines += [f"{path}{_LINK}{target}" for path, target in sorted(record.links.items())]
-    heading = [HEADING, *(f"# {comment}" for comment in comments)]
-    return "\n".join(heading + [line for line in lines if line.isprintable()]) + "\n"
-
-
-def _escaped(text: str) -> str:
-    """Return a file's text in one line; what can't be printed becomes a question mark."""
-    text = text.removesuffix("\n").replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def _unescaped(text: str) -> str:
-    return "\\".join(part.replace("\\n", "\n").replace("\\t", "\t") for part in text.split("\\\\"))
+def note(notes: list[str] | None, path: str, text: str, wanted: str, instead: str) -> None:
+    """Add to the notes what a file holds, what it should, and what is taken instead."""
+    if notes is not None:
+        notes.append(f"{path}: found {shown(text)}; wanted {wanted}; {instead}")

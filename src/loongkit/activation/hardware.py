@@ -10,55 +10,16 @@ from __future__ import annotations
 import os
 
 from loongkit.activation import files, pci
+from loongkit.activation.cpu_names import ARM_MODELS, ARM_VENDORS, X86_VENDORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from loongkit.activation.files import Tree
 
+_CPUINFO, _ARCH = "proc/cpuinfo", "proc/sys/kernel/arch"  # the latter since Linux 6.1
+_ARCH_LETTERS, _NAME_LETTERS = 32, 128  # more is no name
+_MOST_BYTES = 1 << 60
 _CPUINFO_BYTES = 8192  # the first CPU's block fits in it on every architecture
-
-# vendor_id of x86 /proc/cpuinfo -> vendor. Zhaoxin's parts say "Shanghai" (padded with blanks);
-# older ones carry the name of Centaur, whose designs they continue.
-X86_VENDORS = {
-    "GenuineIntel": "intel",
-    "AuthenticAMD": "amd",
-    "HygonGenuine": "hygon",
-    "Shanghai": "zhaoxin",
-    "CentaurHauls": "zhaoxin",
-}
-
-# "CPU implementer" and "CPU part" of aarch64 (the MIDR register) -> vendor, and the model, which
-# arm64 kernels don't spell out. The numbers are those that util-linux's lscpu knows.
-ARM_VENDORS = {
-    0x41: "arm",
-    0x46: "fujitsu",
-    0x48: "hisilicon",
-    0x4E: "nvidia",
-    0x6D: "microsoft",
-    0x70: "phytium",
-    0xC0: "ampere",
-}
-ARM_MODELS = {
-    (0x41, 0xD0C): "Neoverse-N1",
-    (0x41, 0xD40): "Neoverse-V1",
-    (0x41, 0xD49): "Neoverse-N2",
-    (0x41, 0xD4F): "Neoverse-V2",
-    (0x41, 0xD84): "Neoverse-V3",
-    (0x41, 0xD8E): "Neoverse-N3",
-    (0x46, 0x001): "A64FX",
-    (0x48, 0xD01): "TaiShan-v110",
-    (0x48, 0xD02): "TaiShan-v120",
-    (0x6D, 0xD49): "Azure-Cobalt-100",
-    (0x70, 0x303): "FTC310",
-    (0x70, 0x660): "FTC660",
-    (0x70, 0x661): "FTC661",
-    (0x70, 0x662): "FTC662",
-    (0x70, 0x663): "FTC663",
-    (0x70, 0x664): "FTC664",
-    (0x70, 0x862): "FTC862",
-    (0xC0, 0xAC3): "Ampere-1",
-    (0xC0, 0xAC4): "Ampere-1a",
-}
 
 # Where /proc/cpuinfo spells out the model: x86 and LoongArch, MIPS, POWER, RISC-V.
 _MODEL_FIELDS = ("model name", "cpu model", "cpu", "uarch", "isa")
@@ -188,47 +149,64 @@ class Accelerator:
         self.uuid = uuid
 
 
-def read_cpu(root: str | Tree = "/") -> Cpu:
+def read_cpu(root: str | Tree = "/", notes: list[str] | None = None) -> Cpu:
     """Read the processor from ``/proc/cpuinfo`` below ``root``.
 
-    An unknown vendor is "other", with whatever model was found, an empty one included.
+    An unknown vendor is "other", with whatever model was found, an empty one included. ``notes``
+    gets what could not be understood.
     """
     tree = files.open_tree(root)
     fields: dict[str, str] = {}
-    for line in tree.read("proc/cpuinfo", _CPUINFO_BYTES).splitlines():
+    text = tree.read(_CPUINFO, _CPUINFO_BYTES)
+    for line in text.splitlines():
         key, colon, value = line.partition(":")
-        if colon:
+        if colon and value.strip().isprintable():
             fields.setdefault(key.strip().lower(), value.strip())
+    if text and fields.keys().isdisjoint(CPUINFO_FIELDS):
+        files.note(notes, _CPUINFO, text, "the vendor of the CPU", 'it counts as "other"')
     model = next((fields[key] for key in _MODEL_FIELDS if fields.get(key)), "")
     if "vendor_id" in fields and "cpu family" in fields:
         return Cpu(X86_VENDORS.get(fields["vendor_id"], "other"), model, "x86_64")
     if "cpu implementer" in fields:
         return _arm_cpu(fields, model)
-    architecture = tree.read("proc/sys/kernel/arch").strip() or _machine()  # since Linux 6.1
+    architecture = _architecture(tree, notes)
     if "loongson" in (model + fields.get("system type", "")).lower():
         isa = fields.get("isa", "")
         return Cpu("loongson", model, "loongarch64" if "loongarch64" in isa else architecture)
     return Cpu("other", model, architecture)
 
 
+def _architecture(tree: Tree, notes: list[str] | None) -> str:
+    text = tree.read(_ARCH)
+    name = text.strip()
+    if name.replace("_", "").isalnum() and name.isascii() and len(name) < _ARCH_LETTERS:
+        return name
+    if text:
+        files.note(notes, _ARCH, text, "a name such as x86_64", f"{_machine()} is taken instead")
+    return _machine()
+
+
 def _arm_cpu(fields: dict[str, str], model: str) -> Cpu:
-    implementer = _number(fields["cpu implementer"])
-    part = _number(fields.get("cpu part", ""))
+    implementer = _register(fields["cpu implementer"])
+    part = _register(fields.get("cpu part", ""))
     model = model or ARM_MODELS.get((implementer, part), "")
     if not model and implementer >= 0 and part >= 0:
         model = f"implementer {implementer:#x}, part {part:#x}"
     return Cpu(ARM_VENDORS.get(implementer, "other"), model, "aarch64")
 
 
-def read_accelerators(root: str | Tree = "/") -> tuple[Accelerator, ...]:
+def read_accelerators(
+    root: str | Tree = "/", notes: list[str] | None = None
+) -> tuple[Accelerator, ...]:
     """Read the accelerators below ``root``, in the order of their PCI addresses.
 
     Not counted: functions that a card lends to virtual machines, when seen from the host; Intel
     graphics on the root bus and AMD graphics with less than 4 GiB of their own, both of which are
-    part of the processor.
+    part of the processor. ``notes`` gets what could not be understood, but for nodes.
     """
     tree = files.open_tree(root)
-    found = (_accelerator(tree, address) for address in pci.addresses(tree, _may_be_one))
+    addresses = pci.addresses(tree, _may_be_one, notes)
+    found = (_accelerator(tree, address, notes) for address in addresses)
     return tuple(accelerator for accelerator in found if accelerator)
 
 
@@ -239,41 +217,53 @@ def _may_be_one(vendor_id: int, device_id: int, largest_region: int) -> bool:
     return rule.kind != INTEL or largest_region >= _INTEL_CARD_BYTES
 
 
-def _accelerator(tree: Tree, address: str) -> Accelerator | None:
+def _accelerator(tree: Tree, address: str, notes: list[str] | None) -> Accelerator | None:
     folder = f"{pci.DEVICES}/{address}"
     if tree.exists(f"{folder}/physfn"):
         return None
-    device_class, vendor_id, device_id = pci.identity(tree, folder)
+    device_class, vendor_id, device_id = pci.identity(tree, folder, notes)
     rule = ACCELERATORS.get(vendor_id)
     if rule is None or not device_class.startswith(rule.classes):
         return None
     if not rule.devices[0] <= device_id <= rule.devices[1]:
         return None
-    if _in_processor(tree, rule.kind, folder, device_class):
+    if _in_processor(tree, rule.kind, folder, device_class, notes):
         return None
-    name, uuid = _driver_facts(tree, address) if rule.kind == NVIDIA else ("", "")
+    name, uuid = _driver_facts(tree, address, notes) if rule.kind == NVIDIA else ("", "")
     name = name or f"{rule.vendor} [{vendor_id:04x}:{device_id:04x}]"
-    numa_node = max(-1, _number(tree.read(f"{folder}/numa_node")))
+    numa_node = files.number(tree.read(f"{folder}/numa_node"))
     return Accelerator(rule.vendor, rule.kind, address, name, numa_node, uuid)
 
 
-def _in_processor(tree: Tree, kind: str, folder: str, device_class: str) -> bool:
+def _in_processor(
+    tree: Tree, kind: str, folder: str, device_class: str, notes: list[str] | None
+) -> bool:
     if kind == INTEL:
         return folder.split(":")[-2:-1] == ["00"]
     if kind == AMD and device_class.startswith(_DISPLAY):
-        return _number(tree.read(f"{folder}/mem_info_vram_total")) < _AMD_CARD_BYTES
+        path = f"{folder}/mem_info_vram_total"
+        text = tree.read(path)
+        size = files.number(text, _MOST_BYTES)
+        if text and size < 0:
+            files.note(notes, path, text, "a number of bytes", "it counts as part of the processor")
+        return size < _AMD_CARD_BYTES
     return False
 
 
-def _driver_facts(tree: Tree, address: str) -> tuple[str, str]:
+def _driver_facts(tree: Tree, address: str, notes: list[str] | None) -> tuple[str, str]:
     """Return the model name and the uuid that NVIDIA's driver reports for the card, or nothing."""
+    path = f"proc/driver/nvidia/gpus/{address}/information"
+    text = tree.read(path)
     facts = {}
-    for line in tree.read(f"proc/driver/nvidia/gpus/{address}/information").splitlines():
+    for line in text.splitlines():
         key, _, value = line.partition(":")
-        facts[key.strip()] = value.strip()
-    uuid = facts.get("GPU UUID", "")
+        if value.strip().isprintable() and len(value) < _NAME_LETTERS:
+            facts[key.strip()] = value.strip()
+    model, uuid = facts.get("Model", ""), facts.get("GPU UUID", "")
+    if text and not model:
+        files.note(notes, path, text, "the card's Model", "it is called by its PCI id instead")
     # Until the driver has woken the card, question marks stand in place of its digits.
-    return facts.get("Model", ""), "" if "?" in uuid else uuid
+    return model, "" if "?" in uuid else uuid
 
 
 def summary_kind(accelerators: tuple[Accelerator, ...]) -> str:
@@ -302,9 +292,9 @@ def _machine() -> str:
     return os.uname().machine
 
 
-def _number(text: str) -> int:
-    """Return the number in a file of /proc or /sys, decimal or with 0x; -1 if there is none."""
+def _register(text: str) -> int:
+    """Return a part of a register as /proc/cpuinfo shows it, with 0x, or -1."""
     try:
-        return int(text.strip(), 0)
+        return int(text, 0)
     except ValueError:
         return -1

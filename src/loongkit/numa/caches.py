@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loongkit.activation import files
 from loongkit.numa import cpulists
 
 TYPE_CHECKING = False
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from loongkit.activation.files import Tree
 
 _CPUS = "sys/devices/system/cpu"
+_TYPES = ("Data", "Instruction", "Unified")
+_MOST_LEVELS = 9
+_MOST_FOLDERS = 99
 
 
 class Caches:
@@ -67,7 +71,10 @@ class Caches:
             return frozenset()
         sharing = self._sharing(f"{folder}/index{number}")
         if cpu not in sharing:
-            self._notes.append(f"{folder}/index{number}: found no set of CPUs with CPU {cpu} in it")
+            self._notes.append(
+                f"{folder}/index{number}/shared_cpu_list: found no set of CPUs with CPU {cpu} in "
+                "it; whom it shares this cache with counts as unknown"
+            )
             return frozenset()
         self._last = number
         return sharing
@@ -79,23 +86,40 @@ class Caches:
         """
         best, highest = -1, 1
         for name in self._tree.names(folder):
-            digits = name.removeprefix("index")
-            if name == digits or not (digits.isascii() and digits.isdigit()):
+            number = files.number(name.removeprefix("index"), _MOST_FOLDERS)
+            if number < 0 or name != f"index{number}":
                 continue
-            level = self._tree.read(f"{folder}/{name}/level").strip()
-            if not (level.isascii() and level.isdigit()) or int(level[:4]) <= highest:
-                continue
-            if self._tree.read(f"{folder}/{name}/type").strip() in ("Unified", "Data"):
-                best, highest = int(digits), int(level[:4])
+            level = self._level(f"{folder}/{name}/level")
+            if level > highest and self._holds_data(f"{folder}/{name}/type"):
+                best, highest = number, level
         return best
+
+    def _level(self, path: str) -> int:
+        text = self._tree.read(path)
+        level = files.number(text, _MOST_LEVELS)
+        if text and level < 1:
+            wanted = f"a level from 1 to {_MOST_LEVELS}"
+            files.note(self._notes, path, text, wanted, "the cache is passed over")
+        return level
+
+    def _holds_data(self, path: str) -> bool:
+        text = self._tree.read(path)
+        if text and text.strip() not in _TYPES:
+            wanted = " or ".join(_TYPES)
+            files.note(self._notes, path, text, wanted, "the cache is passed over")
+        return text.strip() in ("Data", "Unified")
 
     def size(self, cpu: int) -> int:
         """Return the bytes of the last-level cache of a CPU, 0 where unknown; for pictures."""
         folder = f"{_CPUS}/cpu{cpu}/cache"
         number = self._scan(folder)
-        text = self._tree.read(f"{folder}/index{number}/size").strip() if number >= 0 else ""
-        digits = text.removesuffix("K")
-        return int(digits) << 10 if digits != text and digits.isdigit() and len(digits) < 9 else 0
+        path = f"{folder}/index{number}/size"
+        text = self._tree.read(path) if number >= 0 else ""
+        digits, unit, rest = text.strip().partition("K")
+        size = files.number(digits) if unit and not rest else -1
+        if text and size < 0:
+            files.note(self._notes, path, text, "a size such as 32768K", "it counts as unknown")
+        return max(size, 0) << 10
 
     def _sharing(self, folder: str) -> frozenset[int]:
         return cpulists.read(self._tree, f"{folder}/shared_cpu_list", self._notes) or frozenset()

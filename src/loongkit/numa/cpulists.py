@@ -14,6 +14,7 @@ MOST = 8192
 #: The longest list or mask, with room to spare.
 BYTES = 1 << 16
 
+_SHOWN = 40  # letters of what is no number
 _BLANK = " \t\r\n\0"
 _HEXADECIMAL = "0123456789abcdefABCDEF"
 
@@ -22,17 +23,22 @@ def parse(text: str) -> frozenset[int]:
     """Return the numbers in a list; an empty text is an empty set.
 
     Raises:
-        ValueError: an item is neither a number nor a rising range, or a number is out of bounds.
+        ValueError: an item is neither a number nor a rising range, or a number is out of bounds,
+            or the same numbers come again and again.
 
     """
     numbers: set[int] = set()
     text = text.strip(_BLANK)
+    named = 0
     for item in text.split(",") if text else ():
         first, dash, last = item.partition("-")
-        start = _number(first)
-        end = _number(last) if dash else start
+        start = _number(first, item)
+        end = _number(last, item) if dash else start
         if end < start:
-            raise ValueError(f"{item!r} does not rise")
+            raise ValueError(f"{_clipped(item)}, which does not rise")
+        named += end + 1 - start
+        if named > MOST:
+            raise ValueError(f"more than {MOST} numbers")
         numbers.update(range(start, end + 1))
     return frozenset(numbers)
 
@@ -46,13 +52,15 @@ def parse_mask(text: str) -> frozenset[int]:
     """
     words = text.replace("\0", " ").replace(",", " ").split()
     if not words or len(words) * 32 > MOST:
-        raise ValueError(f"{len(words)} words")
+        raise ValueError(f"{len(words)} words of a mask")
     value = 0
     for position, word in enumerate(words):
         # A single word, or the first, may be longer where the kernel's own word is.
         if len(word) > (8 if position else MOST // 4) or word.strip(_HEXADECIMAL):
-            raise ValueError(f"{word!r} is no word of a mask")
+            raise ValueError(f"{_clipped(word)}, no word of a mask")
         value = value << 32 | int(word, 16)
+    if value.bit_length() > MOST:
+        raise ValueError(f"a mask of {value.bit_length()} bits")
     return frozenset(bit for bit in range(value.bit_length()) if value >> bit & 1)
 
 
@@ -78,18 +86,31 @@ def read(tree: Tree, path: str, notes: list[str], mask: str = "") -> frozenset[i
     usual = path.removesuffix("list") + "map"
     if path.endswith("siblings_list"):
         usual = path.removesuffix("_list")
+    problems: list[str] = []
+    found = None
+    instead = "it counts as missing"
     for name, parser in ((path, parse), (mask or usual, parse_mask)):
-        text = tree.read(name, BYTES)
-        if text:
-            try:
-                return parser(text)
-            except ValueError as error:
-                notes.append(f"{name}: found {error}; wanted a set of CPUs; counts as missing")
-    return None
+        text = tree.read(name, BYTES + 1)
+        try:
+            if len(text) > BYTES:
+                raise ValueError(f"more than {BYTES} bytes")
+            if text:
+                found = parser(text)
+                instead = f"{name} is taken instead"
+                break
+        except ValueError as error:
+            problems.append(f"{name}: found {error}; wanted a set of CPUs")
+    notes += [f"{problem}; {instead}" for problem in problems]
+    return found
 
 
-def _number(text: str) -> int:
+def _number(text: str, item: str) -> int:
     digits = text.strip(_BLANK)
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 4 or int(digits) >= MOST:
-        raise ValueError(f"{text.strip(_BLANK)!r} is not a number from 0 to {MOST - 1}")
+        raise ValueError(f"{_clipped(item)}, no numbers from 0 to {MOST - 1}")
     return int(digits)
+
+
+def _clipped(text: str) -> str:
+    text = text.strip()
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loongkit.activation import cgroups, hardware
-from loongkit.numa import cpulists
+from loongkit.activation import cgroups, files, hardware
+from loongkit.numa import cpulists, topology
 from loongkit.numa.caches import Caches
 
 TYPE_CHECKING = False
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from loongkit.activation.files import Tree
     from loongkit.activation.hardware import Cpu
     from loongkit.numa.records import Machine
+
+_MOST_KB = 1 << 50  # more than can be addressed
 
 
 class Details:
@@ -39,18 +41,24 @@ class Details:
 
 
 def read(tree: Tree, machine: Machine) -> Details:
-    """Return the details of a machine that was read from a tree."""
-    caches = Caches(tree, [])
-    return Details(
-        hardware.read_cpu(tree),
-        _cores(tree, machine),
+    """Return the details of a machine that was read from a tree.
+
+    The machine's notes get those on files that only the details come from.
+    """
+    notes: list[str] = []
+    caches = Caches(tree, notes)
+    details = Details(
+        hardware.read_cpu(tree, notes),
+        _cores(tree, machine, notes),
         tuple(caches.size(min(cpus)) for cpus in machine.llcs),
-        {id: _memory(tree, id) for id in machine.nodes},
-        cgroups.cpu_quota(cgroups.Groups(tree)),
+        {id: _memory(tree, id, notes) for id in machine.nodes},
+        cgroups.cpu_quota(cgroups.Groups(tree), notes),
     )
+    topology.tell(machine, notes)
+    return details
 
 
-def _cores(tree: Tree, machine: Machine) -> tuple[frozenset[int], ...]:
+def _cores(tree: Tree, machine: Machine, notes: list[str]) -> tuple[frozenset[int], ...]:
     """Return the cores; a CPU whose siblings the kernel doesn't tell is a core of its own."""
     found: list[frozenset[int]] = []
     for node in machine.nodes.values():
@@ -58,16 +66,27 @@ def _cores(tree: Tree, machine: Machine) -> tuple[frozenset[int], ...]:
         for cpu in sorted(left):
             if cpu in left:
                 path = f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-                siblings = cpulists.read(tree, path, []) or frozenset()
-                core = frozenset(siblings & left) | {cpu}
+                siblings = cpulists.read(tree, path, notes)
+                if siblings is not None and cpu not in siblings:
+                    listed, wanted = cpulists.format(siblings), f"CPU {cpu} among them"
+                    files.note(notes, path, listed, wanted, "the CPU counts as a core of its own")
+                    siblings = None
+                core = frozenset((siblings or frozenset()) & left) | {cpu}
                 found.append(core)
                 left -= core
     return tuple(sorted(found, key=min))
 
 
-def _memory(tree: Tree, node: int) -> int:
-    for line in tree.read(f"sys/devices/system/node/node{node}/meminfo", 1 << 14).splitlines():
+def _memory(tree: Tree, node: int, notes: list[str]) -> int:
+    path = f"sys/devices/system/node/node{node}/meminfo"
+    text = tree.read(path, 1 << 14)
+    for line in text.splitlines():
         words = line.split()  # Node 0 MemTotal:  263729256 kB
-        if words[2:3] == ["MemTotal:"] and len(words) > 3 and words[3].isdigit():
-            return int(words[3][:15]) << 10
+        if words[2:3] == ["MemTotal:"] and len(words) > 3:
+            size = files.number(words[3], _MOST_KB)
+            if size >= 0:
+                return size << 10
+            text = line
+    if text:
+        files.note(notes, path, text, "the size MemTotal", "it counts as unknown")
     return 0

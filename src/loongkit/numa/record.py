@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from loongkit import __version__
-from loongkit.activation import files, hardware, pci
+from loongkit.activation import files, hardware, pci, record_text
 from loongkit.activation.files import Record, Tree
 from loongkit.numa import cpulists, details, nccl_topology, topology
 
@@ -85,7 +85,7 @@ def capture(root: str | Tree = "/") -> str:
         kept["proc/sys/kernel/arch"] = found.cpu.architecture  # kernels before 6.1 lack the file
     kept.update(_container(machine, found.quota))
     _replace_uuids(kept, machine)
-    return files.render(Record(kept, noting.links), (f"written by loongkit {__version__}",))
+    return record_text.render(Record(kept, noting.links), (f"written by loongkit {__version__}",))
 
 
 def _only_fields(path: str, text: str) -> str:

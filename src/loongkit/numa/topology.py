@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 _NODES = "sys/devices/system/node"
 _CPUS = "sys/devices/system/cpu"
-# What the kernel itself says where firmware gives no distances.
-_NEAR, _FAR = 10, 20
+_STATUS, _MASK = "proc/self/status", "Cpus_allowed_list:"
+# What the kernel itself says where firmware gives no distances, and the largest that it takes.
+_NEAR, _FAR, _FARTHEST = 10, 20, 255
+_MOST_NODES = 1024  # no kernel is built for more
+_MOST_NOTES = 40
 
 
 def read(root: str | Tree = "/") -> Machine:
@@ -36,24 +39,35 @@ def read(root: str | Tree = "/") -> Machine:
     """
     tree = files.open_tree(root)
     notes: list[str] = []
-    online = _online(tree)
+    claims = _claims(tree, notes)
+    online = _online(tree, claims, notes)
     if not online:
         raise files.NotAMachine(f"{root}: found no CPU in {_CPUS}; wanted {files.WANTED}")
-    nodes = _nodes(tree, online, notes)
-    caches = Caches(tree, notes)
-    llcs, known = caches.last_levels([nodes[id].cpus for id in sorted(nodes)])
-    accelerators = _placed(tree, hardware.read_accelerators(tree), nodes, notes)
-    return Machine(
+    nodes = _nodes(tree, claims, online, notes)
+    everywhere = frozenset().union(*(node.cpus for node in nodes.values()))
+    llcs, known = Caches(tree, notes).last_levels([nodes[id].cpus for id in sorted(nodes)])
+    accelerators = _placed(tree, hardware.read_accelerators(tree, notes), nodes, notes)
+    machine = Machine(
         nodes=nodes,
         llcs=llcs,
         llcs_known=known,
         accelerators=accelerators,
         uuids={card.pci: card.uuid for card in accelerators if card.uuid},
-        vendor=hardware.read_cpu(tree).vendor,
-        allowed=_allowed(tree, online),
-        cpuset=cgroups.cpuset(cgroups.Groups(tree)) & online,
-        notes=tuple(notes),
+        vendor=hardware.read_cpu(tree, notes).vendor,
+        allowed=_allowed(tree, everywhere, notes),
+        cpuset=cgroups.cpuset(cgroups.Groups(tree, notes), notes) & everywhere,
     )
+    tell(machine, notes)
+    return machine
+
+
+def tell(machine: Machine, notes: list[str]) -> None:
+    """Add notes to those of a machine, each once; of a great many the first, and their number."""
+    more = [note for note in dict.fromkeys(notes) if note not in machine.notes]
+    room = max(_MOST_NOTES - len(machine.notes), 0)
+    machine.notes += tuple(more[:room])
+    if more[room:]:
+        machine.notes += (f"{len(more) - room} more notes of this kind",)
 
 
 def bring_here(machine: Machine, mask: frozenset[int]) -> None:
@@ -64,62 +78,122 @@ def bring_here(machine: Machine, mask: frozenset[int]) -> None:
     """
     recorded = frozenset().union(*(node.cpus for node in machine.nodes.values()))
     tree = files.open_tree("/")
-    online = _online(tree)
+    online = _online(tree, {}, [])
     cpuset = cgroups.cpuset(cgroups.Groups(tree)) & online
     machine.allowed = mask & recorded
     machine.cpuset = (cpuset or online) & recorded
 
 
-def _online(tree: Tree) -> frozenset[int]:
-    online = cpulists.read(tree, f"{_CPUS}/online", [], f"{_CPUS}/online_map")
-    if not online:
-        folders = (name[3:] for name in tree.names(_CPUS) if name.startswith("cpu"))
-        online = frozenset(
-            int(digits) for digits in folders if digits.isascii() and digits.isdigit()
-        )
-    if not online and tree.live:  # a sandbox that shows no /sys
-        return _allowed(tree, frozenset(range(os.cpu_count() or 1)))
-    return online
+def _claims(tree: Tree, notes: list[str]) -> dict[int, frozenset[int] | None]:
+    """Return the CPUs that each node names as its own, by id; None: that can't be read."""
+    found: dict[int, frozenset[int] | None] = {}
+    for name in tree.names(_NODES):
+        digits = name.removeprefix("node")
+        id = files.number(digits, _MOST_NODES - 1)
+        if name == f"node{id}":
+            found[id] = cpulists.read(tree, f"{_NODES}/{name}/cpulist", notes)
+        elif name != digits and digits.isdigit():
+            wanted = f"a number from 0 to {_MOST_NODES - 1} after 'node'"
+            files.note(notes, f"{_NODES}/node*", digits, wanted, "the folder is passed over")
+    return {id: found[id] for id in sorted(found)}
 
 
-def _allowed(tree: Tree, online: frozenset[int]) -> frozenset[int]:
-    if tree.live:
-        try:
-            return frozenset(os.sched_getaffinity(0))
-        except OSError:  # a sandbox
-            return online
-    for line in tree.read("proc/self/status").splitlines():
-        if line.startswith("Cpus_allowed_list:"):
-            try:
-                return (cpulists.parse(line.partition(":")[2]) & online) or online
-            except ValueError:
-                break
-    return online
-
-
-def _nodes(tree: Tree, online: frozenset[int], notes: list[str]) -> dict[int, Node]:
-    """Return the nodes by id; one node of all CPUs where the kernel shows none."""
-    ids = sorted(
-        int(name[4:])
-        for name in tree.names(_NODES)
-        if name.startswith("node") and name[4:].isascii() and name[4:].isdigit()
+def _online(
+    tree: Tree, claims: Mapping[int, frozenset[int] | None], notes: list[str]
+) -> frozenset[int]:
+    path = f"{_CPUS}/online"
+    online = cpulists.read(tree, path, notes, f"{_CPUS}/online_map")
+    mask = _mask(tree)
+    if online:
+        lacking = mask - online  # containers may be shown CPUs that are not theirs
+        if lacking:
+            wanted = f"also {cpulists.format(lacking)}, on which this process may run"
+            files.note(notes, path, cpulists.format(online), wanted, "those are taken as well")
+        return online | mask
+    choices = (
+        (frozenset().union(*(cpus for cpus in claims.values() if cpus)), "those of the nodes"),
+        (_folders(tree), f"those that have a folder in {_CPUS}"),
+        (mask, "those on which this process may run"),
+        (frozenset(range(os.cpu_count() or 1) if tree.live else ()), "as many as Python counts"),
     )
+    for cpus, whose in choices:
+        if cpus:
+            notes.append(f"{path}: found no CPU in it; {whose} are taken instead")
+            return cpus | mask
+    return frozenset()
+
+
+def _folders(tree: Tree) -> frozenset[int]:
+    names = tree.names(_CPUS)
+    found = {name: files.number(name.removeprefix("cpu"), cpulists.MOST - 1) for name in names}
+    return frozenset(cpu for name, cpu in found.items() if name == f"cpu{cpu}")
+
+
+def _mask(tree: Tree) -> frozenset[int]:
+    """Return the CPUs on which this process may run; none where the files are not those here."""
+    if not tree.live:
+        return frozenset()
+    try:
+        return frozenset(os.sched_getaffinity(0))
+    except OSError:  # a sandbox
+        return frozenset()
+
+
+def _allowed(tree: Tree, everywhere: frozenset[int], notes: list[str]) -> frozenset[int]:
+    """Return the CPUs that the process may use, of those that the machine has."""
+    if tree.live:
+        return (_mask(tree) or everywhere) & everywhere
+    text = tree.read(_STATUS, cpulists.BYTES)
+    lines = [line for line in text.splitlines() if line.startswith(_MASK)]
+    if not lines:
+        if text:
+            files.note(notes, _STATUS, text, f"a line with {_MASK}", "all CPUs are taken instead")
+        return everywhere
+    listed = lines[0].removeprefix(_MASK)
+    try:
+        named = cpulists.parse(listed)
+    except ValueError:
+        named = frozenset()
+    allowed = named & everywhere
+    if not allowed or named != allowed:
+        wanted = f"a set of the CPUs {cpulists.format(everywhere)}"
+        instead = f"{cpulists.format(allowed) or 'all CPUs'} are taken instead"
+        files.note(notes, f"{_STATUS}: {_MASK[:-1]}", listed, wanted, instead)
+    return allowed or everywhere
+
+
+def _nodes(
+    tree: Tree,
+    claims: Mapping[int, frozenset[int] | None],
+    online: frozenset[int],
+    notes: list[str],
+) -> dict[int, Node]:
+    """Return the nodes by id; one node of all CPUs where the kernel shows none."""
     cpus: dict[int, frozenset[int]] = {}
     left = online
-    for id in ids:
-        found = cpulists.read(tree, f"{_NODES}/node{id}/cpulist", notes)
-        if found is None:
-            notes.append(f"{_NODES}/node{id}: its CPUs are unknown; the node is left out")
+    for id, claimed in claims.items():
+        path = f"{_NODES}/node{id}"
+        if claimed is None:
+            notes.append(f"{path}: its CPUs are unknown; the node is left out")
             continue
-        cpus[id] = found & left
-        left -= found
+        cpus[id] = claimed & left
+        for others, what in (
+            (claimed - online, "which are not online"),
+            (claimed & online - left, "which a node before it has"),
+        ):
+            if others:
+                found = f"{cpulists.format(others)} in it, {what}"
+                notes.append(f"{path}/cpulist: found CPUs {found}; they are left out")
+        left -= claimed
     if not any(cpus.values()):
-        return {0: Node(0, online, {0: _NEAR}, _package(tree, online))}
+        if claims:
+            notes.append(f"{_NODES}: found no node with CPUs; one node is taken to have them all")
+        return {0: Node(0, online, {0: _NEAR}, _package(tree, online, notes))}
     if left:
         notes.append(f"{_NODES}: CPUs {cpulists.format(left)} are in no node and are left out")
     return {
-        id: Node(id, cpus[id], _distances(tree, id, ids, notes), _package(tree, cpus[id]))
-        for id in cpus
+        id: Node(id, own, _distances(tree, id, list(claims), notes), _package(tree, own, notes))
+        for id, own in cpus.items()
     }
 
 
@@ -127,25 +201,33 @@ def _distances(tree: Tree, id: int, ids: list[int], notes: list[str]) -> dict[in
     """Return the distances from a node; the file has one for each online node, not for each id."""
     if len(ids) > 1:
         path = f"{_NODES}/node{id}/distance"
-        words = tree.read(path, cpulists.BYTES).split()
-        if len(words) == len(ids) and min(map(_number, words)) >= 0:
-            return {other: int(word) for other, word in zip(ids, words, strict=True)}
-        if words:
-            wanted = f"wanted {len(ids)} numbers; {_NEAR} and {_FAR} are taken instead"
-            notes.append(f"{path}: found {len(words)} words; {wanted}")
+        text = tree.read(path, cpulists.BYTES)
+        words = text.split()
+        found = dict(zip(ids, (files.number(word, _FARTHEST) for word in words), strict=False))
+        if len(words) == len(ids) and min(found.values()) == found[id] == _NEAR:
+            return found
+        if text:
+            wanted = f"{len(ids)} numbers from {_NEAR} to {_FARTHEST}, {_NEAR} for itself"
+            instead = f"{_NEAR} and {_FAR} are taken instead"
+            found_words = f"{len(words)} words, {files.shown(text)}"
+            notes.append(f"{path}: found {found_words}; wanted {wanted}; {instead}")
     return {other: _NEAR if other == id else _FAR for other in ids}
 
 
-def _package(tree: Tree, cpus: frozenset[int]) -> int:
+def _package(tree: Tree, cpus: frozenset[int], notes: list[str]) -> int:
     if not cpus:
         return -1
-    return _number(tree.read(f"{_CPUS}/cpu{min(cpus)}/topology/physical_package_id"))
+    path = f"{_CPUS}/cpu{min(cpus)}/topology/physical_package_id"
+    return _number_in(tree, path, "the number of a package", notes)
 
 
-def _number(text: str) -> int:
-    """Return a number of some digits, or -1."""
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+def _number_in(tree: Tree, path: str, wanted: str, notes: list[str]) -> int:
+    """Return the number in a file, or -1: the kernel's word for what it doesn't know."""
+    text = tree.read(path)
+    found = files.number(text)
+    if found < 0 and text and text.strip() != "-1":
+        files.note(notes, path, text, wanted, "it counts as unknown")
+    return found
 
 
 def _placed(
@@ -157,17 +239,19 @@ def _placed(
     """Return the accelerators with the nodes they hang on, as far as these can be told."""
     for card in cards:
         if card.numa_node not in nodes:
-            found = card.numa_node
-            card.numa_node = _node_of(tree, card.pci, nodes)
+            card.numa_node = _node_of(tree, card.pci, nodes, notes)
+            path = f"{pci.DEVICES}/{card.pci}/numa_node"
+            text = tree.read(path)
+            instead = f"node {card.numa_node} is taken, by what lies around it"
             if card.numa_node < 0:
-                notes.append(
-                    f"{pci.DEVICES}/{card.pci}/numa_node: found {found}; wanted one of the nodes "
-                    f"{cpulists.format(nodes)}; its node is unknown"
-                )
+                instead = "its node is unknown"
+            elif text.strip() in ("", "-1"):
+                continue
+            files.note(notes, path, text, f"one of the nodes {cpulists.format(nodes)}", instead)
     return cards
 
 
-def _node_of(tree: Tree, address: str, nodes: Mapping[int, Node]) -> int:
+def _node_of(tree: Tree, address: str, nodes: Mapping[int, Node], notes: list[str]) -> int:
     """Return the node of a function that doesn't tell it itself, or -1.
 
     Never node 0 for want of a better: that would put every process of a job on one node.
@@ -177,10 +261,11 @@ def _node_of(tree: Tree, address: str, nodes: Mapping[int, Node]) -> int:
         return with_cpus[0].id
     for place in (address, *pci.bridges(tree, address)):
         folder = f"{pci.DEVICES}/{place}"
-        id = _number(tree.read(f"{folder}/numa_node"))
-        if id in nodes:
-            return id
-        near = cpulists.read(tree, f"{folder}/local_cpulist", [], f"{folder}/local_cpus")
+        if place != address:
+            id = _number_in(tree, f"{folder}/numa_node", "the number of a node", notes)
+            if id in nodes:
+                return id
+        near = cpulists.read(tree, f"{folder}/local_cpulist", notes, f"{folder}/local_cpus")
         for node in with_cpus:
             if near and near <= node.cpus:
                 return node.id
