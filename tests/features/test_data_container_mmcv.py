@@ -20,15 +20,12 @@ from fake_gpu import FakeGpu, RecordingAccelerator  # noqa: E402
 from mmcv.parallel import DataContainer, collate  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from loongkit.data import accelerator  # noqa: E402
 from loongkit.features import data_container  # noqa: E402
 
 
 @pytest.fixture
 def device(monkeypatch):
-    made = RecordingAccelerator()
-    monkeypatch.setattr(accelerator, "Accelerator", lambda: made)
-    return made
+    return RecordingAccelerator.installed(monkeypatch)
 
 
 @pytest.fixture

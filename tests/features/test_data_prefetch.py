@@ -6,9 +6,7 @@ them, losses, random numbers, errors. Then what the device did is looked at.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-from pathlib import Path
 from typing import Any
 
 import legacy
@@ -19,7 +17,7 @@ legacy.need_mmcv_1()
 
 import torch  # noqa: E402
 from applied import applied  # noqa: E402
-from fake_device import CUDA, FakeDevice  # noqa: E402
+from fake_device import CUDA  # noqa: E402
 from mmcv.parallel import DataContainer, MMDataParallel, collate, scatter_gather  # noqa: E402
 from mmcv.parallel import _functions as scattering  # noqa: E402
 from mmcv.runner import (  # noqa: E402
@@ -28,21 +26,21 @@ from mmcv.runner import (  # noqa: E402
     epoch_based_runner,
     iter_based_runner,
 )
-from mmcv_runs import Model, Outcome, on_a_gpu, train  # noqa: E402
-from prefetching import (  # noqa: E402
-    IMAGE_BYTES,
-    device_of,
-    exposed,
-    make_patient,
-    without_sleep,
+from mmcv_runs import Model, on_a_gpu, train  # noqa: E402
+from prefetch_pairs import (  # noqa: E402
+    BATCH,
+    ROWS,
+    Trainings,
+    check_that_copies_hide,
+    check_that_it_can_be_taken_out,
+    check_that_short_memory_costs_no_job,
+    lines_of,
 )
+from prefetching import device_of, make_patient, without_sleep  # noqa: E402
 
-from loongkit.activation import logs  # noqa: E402
 from loongkit.data import prefetch_loaders  # noqa: E402
 from loongkit.features import data_container, data_prefetch  # noqa: E402
 
-#: A batch with what lies beside its image, in bytes.
-BATCH = IMAGE_BYTES * 1.01
 #: Tensors of a batch that are copied to the device.
 LEAVES = 9
 
@@ -55,67 +53,24 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def said(monkeypatch):
-    found: list[str] = []
-    for level in ("info", "warning", "error"):
-        monkeypatch.setattr(logs, level, lambda text, level=level: found.append(f"{level} {text}"))
-    return found
-
-
-class Run:
-    """One training, and what its device did. mmcv needs DATA_CONTAINER on either side."""
-
-    def __init__(self, folder: Path, feature: bool, arguments: dict[str, Any]) -> None:
-        values = dict(arguments)
-        hooks = values.pop("hooks", tuple)()
-        self.device: FakeDevice = device_of()
-        prefetch = applied(data_prefetch) if feature else contextlib.nullcontext()
-        with self.device, applied(data_container), prefetch as made:
-            self.outcome: Outcome = train(self.device, folder, hooks=hooks, **values)
-            self.marks = made.marks if made else 0
-        self.exposed = exposed(self.device)
+    return lines_of(monkeypatch)
 
 
 @pytest.fixture
 def both(tmp_path):
-    """Train without the feature and with it; nothing that a user can see may differ."""
-
-    def run(**arguments: Any) -> tuple[Run, Run]:
-        stock, ours = (Run(tmp_path, feature, arguments) for feature in (False, True))
-        for one, other in zip(stock.outcome.visible, ours.outcome.visible, strict=True):
-            assert one == other
-        assert stock.device.copies_ahead == 0
-        return stock, ours
-
-    return run
+    """mmcv needs DATA_CONTAINER on either side."""
+    return Trainings(train, tmp_path, data_prefetch, data_container)
 
 
-ROWS = {
-    "epochs": {"epochs": 2},
-    "epochs, persistent workers": {"epochs": 2, "persistent_workers": True},
-    "epochs, four workers": {"epochs": 2, "num_workers": 4},
-    "epochs, one worker": {"epochs": 2, "num_workers": 1},
-    "epochs, pinned by the user": {"epochs": 2, "pin_memory": True},
-    "epochs, an uneven last batch": {"length": 13},
+OWN_ROWS = {
     "epochs, resumed": {"epochs": 3, "resume_at": 1},
     "epochs, a subclass": {"runner_class": type("Own", (EpochBasedRunner,), {})},
-    "iterations over the end of the data": {"iters": 9},
-    "iterations, persistent workers": {"iters": 9, "persistent_workers": True},
-    "iterations that end within the data": {"iters": 4},
 }
 
 
-@pytest.mark.parametrize("row", list(ROWS))
+@pytest.mark.parametrize("row", [*ROWS, *OWN_ROWS])
 def test_a_training_sees_no_difference_and_waits_for_no_copy(both, row):
-    stock, ours = both(**ROWS[row])
-    steps = ours.device.steps
-    assert steps == stock.device.steps > 3
-    # Stock waits in each step. Ours: for the first two batches, and the first of each epoch.
-    assert stock.exposed > 0.9 * steps
-    assert ours.exposed < 3.5
-    assert ours.marks > 0
-    assert ours.device.peak <= 2 * BATCH, "one batch more than stock"
-    assert max(ours.outcome.peaks) <= 2 * BATCH
-    assert ours.device.alive == 0, "freed when the training ends"
+    check_that_copies_hide(*both(**{**ROWS, **OWN_ROWS}[row]))
 
 
 def test_a_long_epoch_exposes_a_tenth_of_what_stock_does(both):
@@ -134,23 +89,19 @@ def test_without_workers_nothing_is_loaded_early(both):
     assert ours.device.copies_ahead == 0 and ours.marks == 0
 
 
-def no_device(tmp_path: Path, wrap: Any) -> tuple[Outcome, FakeDevice, int]:
-    device = device_of()
-    device.in_use = False
-    with device, applied(data_container), applied(data_prefetch) as feature:
-        return train(device, tmp_path, epochs=1, wrap=wrap), device, feature.marks
-
-
 def on_the_cpu(model: Any) -> Any:
     parallel = on_a_gpu(model)
     parallel.device_ids = []
     return parallel
 
 
-def test_training_on_the_cpu(tmp_path, said):
-    outcome, device, marks = no_device(tmp_path, on_the_cpu)
+def test_training_on_the_cpu(both, said):
+    device = device_of()
+    device.in_use = False
+    with device, both.applied() as feature:
+        outcome = both.train(device, epochs=1, wrap=on_the_cpu)
     assert outcome.error is None and len(outcome.losses) == 6
-    assert not said and not marks and not device._pinned and not device.copies
+    assert not said and not feature.marks and not device._pinned and not device.copies
 
 
 def copying(model: Any, batch: Any, train_mode: bool, **_: Any) -> Any:
@@ -198,12 +149,12 @@ def test_where_nobody_asks_for_copies_none_are_made(both, said, case):
     assert len(lines) == 1 and lines[0].startswith("info data_prefetch: ")
 
 
-def test_several_gpus_are_left_to_mmcv(monkeypatch):
+def test_several_gpus_are_left_to_mmcv(both, monkeypatch):
     """To which mmcv scatters in forward; train_step does not take them."""
     sample = {"img": DataContainer(torch.rand(1, 2, 2), stack=True)}
     batch = collate([sample] * 2, samples_per_gpu=1)
     device = device_of()
-    with device, applied(data_container), applied(data_prefetch) as feature:
+    with device, both.applied() as feature:
         found = prefetch_of(feature)
         image = batch["img"].data[0] = device.pin(batch["img"].data[0])
         found.stash.send([image], CUDA)
@@ -281,7 +232,7 @@ def test_a_training_with_a_validation_between_epochs(both):
     assert ours.marks > 0
 
 
-def test_what_is_wrong_with_the_arguments_is_said_by_mmcv(tmp_path):
+def test_what_is_wrong_with_the_arguments_is_said_by_mmcv(both, tmp_path):
     runner = EpochBasedRunner(
         Model(), optimizer=None, work_dir=str(tmp_path), logger=__import__("logging").getLogger()
     )
@@ -298,52 +249,33 @@ def test_what_is_wrong_with_the_arguments_is_said_by_mmcv(tmp_path):
         (([1], [3]), {}),
     ]
     wanted = [said(*given, **named) for given, named in cases]
-    with device_of(), applied(data_container), applied(data_prefetch):
+    with device_of(), both.applied():
         assert [said(*given, **named) for given, named in cases] == wanted
 
 
-def test_arguments_by_name(tmp_path):
+def test_arguments_by_name(both):
     class Odd(EpochBasedRunner):  # type: ignore[misc]
         def run(self, data_loaders: Any, workflow: Any) -> None:
             super().run(data_loaders=data_loaders, workflow=workflow, max_epochs=None)
 
-    stock, ours = (Run(tmp_path, feature, {"runner_class": Odd}) for feature in (False, True))
-    assert stock.outcome.visible == ours.outcome.visible and ours.marks
+    _, ours = both(runner_class=Odd)
+    assert ours.marks > 0
 
 
-def test_short_memory_of_the_device_costs_the_prefetch_and_not_the_job(tmp_path, said):
-    device = device_of()
-    device.failure = RuntimeError("CUDA out of memory")
-    with device, applied(data_container), applied(data_prefetch) as feature:
-        outcome = train(device, tmp_path)
-    assert outcome.error is None and len(outcome.losses) == 12
-    assert not feature.marks
-    assert len([line for line in said if line.startswith("warning")]) == 1
+def test_short_memory_of_the_device_costs_the_prefetch_and_not_the_job(both, said):
+    check_that_short_memory_costs_no_job(both, said)
 
 
-def test_being_taken_out_in_the_middle(tmp_path):
-    class Undo(Hook):  # type: ignore[misc]
-        def after_train_iter(self, runner: Any) -> None:
-            if feature.marks and not marks:
-                marks.append(feature.marks)
-                feature.patcher.undo()
-
-    marks: list[int] = []
-    stock = Run(tmp_path, False, {})
-    device = device_of()
-    with device, applied(data_container), applied(data_prefetch) as feature:
-        outcome = train(device, tmp_path, hooks=(Undo(),))
-        assert marks == [feature.marks]
-    assert outcome.visible == stock.outcome.visible
-    assert device.alive == 0
+def test_being_taken_out_in_the_middle(both):
+    check_that_it_can_be_taken_out(both, Hook)
 
 
 # Scatter itself.
 
 
 @pytest.fixture
-def at_work():
-    with device_of() as device, applied(data_container), applied(data_prefetch) as feature:
+def at_work(both):
+    with device_of() as device, both.applied() as feature:
         yield device, prefetch_of(feature)
 
 
@@ -427,19 +359,19 @@ def test_torchs_own_scatter_is_left_alone(late):
     assert scattering.Scatter.forward is forward
 
 
-def test_what_others_put_in_its_place_stays():
+def test_what_others_put_in_its_place_stays(both):
     original = scatter_gather.OrigScatter
     try:
-        with applied(data_container), applied(data_prefetch):
+        with both.applied():
             theirs = scatter_gather.OrigScatter = type("Theirs", (original,), {})
         assert scatter_gather.OrigScatter is theirs
     finally:
         scatter_gather.OrigScatter = original
 
 
-def test_a_fork_of_mmcv_without_it(monkeypatch):
+def test_a_fork_of_mmcv_without_it(both, monkeypatch):
     monkeypatch.delattr(scatter_gather, "OrigScatter")
-    with applied(data_container), applied(data_prefetch):
+    with both.applied():
         assert not hasattr(scatter_gather, "OrigScatter")
 
 

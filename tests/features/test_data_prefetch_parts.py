@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fake_device import CUDA, FakeDevice, wait_for_next  # noqa: E402
+from prefetch_pairs import lines_of  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 
-from loongkit.activation import logs  # noqa: E402
 from loongkit.data import accelerator as accelerators  # noqa: E402
 from loongkit.data.prefetch import Prefetch  # noqa: E402
 from loongkit.data.prefetch_iterator import PrefetchIterator  # noqa: E402
@@ -267,10 +267,7 @@ def iterate(prefetch: Prefetch, loader: Any) -> Any:
 
 @pytest.fixture
 def said(monkeypatch):
-    found: list[str] = []
-    for level in ("info", "warning"):
-        monkeypatch.setattr(logs, level, lambda text, level=level: found.append(f"{level} {text}"))
-    return found
+    return lines_of(monkeypatch)
 
 
 def test_only_marked_loaders_get_another_iterator(prefetch):

@@ -6,9 +6,7 @@ them, losses, random numbers, errors. Then what the device did is looked at.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,25 +16,22 @@ pytest.importorskip("torch")
 pytest.importorskip("mmengine")
 
 import torch  # noqa: E402
-from applied import applied  # noqa: E402
-from fake_device import CUDA, FakeDevice  # noqa: E402
+from fake_device import CUDA  # noqa: E402
 from mmengine import registry  # noqa: E402
 from mmengine.hooks import EarlyStoppingHook, Hook  # noqa: E402
 from mmengine.runner import loops  # noqa: E402
-from mmengine_runs import Model, Outcome, train  # noqa: E402
-from prefetching import (  # noqa: E402
-    IMAGE_BYTES,
-    device_of,
-    exposed,
-    make_patient,
-    without_sleep,
+from mmengine_runs import Model, train  # noqa: E402
+from prefetch_pairs import (  # noqa: E402
+    ROWS,
+    Trainings,
+    check_that_copies_hide,
+    check_that_it_can_be_taken_out,
+    check_that_short_memory_costs_no_job,
+    lines_of,
 )
+from prefetching import device_of, make_patient, without_sleep  # noqa: E402
 
-from loongkit.activation import logs  # noqa: E402
 from loongkit.features import mmengine_data_prefetch  # noqa: E402
-
-#: A batch with what lies beside its image, in bytes.
-BATCH = IMAGE_BYTES * 1.01
 
 
 @pytest.fixture(autouse=True)
@@ -47,70 +42,24 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def said(monkeypatch):
-    found: list[str] = []
-    for level in ("info", "warning", "error"):
-        monkeypatch.setattr(logs, level, lambda text, level=level: found.append(f"{level} {text}"))
-    return found
-
-
-class Run:
-    """One training, and what its device did."""
-
-    def __init__(self, folder: Path, feature: bool, arguments: dict[str, Any]) -> None:
-        values = dict(arguments)
-        make_hooks = values.pop("hooks", tuple)
-        self.device: FakeDevice = device_of()
-        with self.device, applied(mmengine_data_prefetch) if feature else _nothing() as applied_:
-            self.outcome: Outcome = train(self.device, folder, hooks=make_hooks(), **values)
-            self.marks = applied_.marks if feature else 0
-        self.exposed = exposed(self.device)
-
-
-def _nothing() -> Any:
-    return contextlib.nullcontext()
+    return lines_of(monkeypatch)
 
 
 @pytest.fixture
 def both(tmp_path):
-    """Train without the feature and with it; nothing that a user can see may differ."""
-
-    def run(**arguments: Any) -> tuple[Run, Run]:
-        stock, ours = (Run(tmp_path, feature, arguments) for feature in (False, True))
-        for one, other in zip(stock.outcome.visible, ours.outcome.visible, strict=True):
-            assert one == other
-        assert stock.device.copies_ahead == 0
-        return stock, ours
-
-    return run
+    return Trainings(train, tmp_path, mmengine_data_prefetch)
 
 
-ROWS = {
-    "epochs": {"epochs": 2},
-    "epochs, persistent workers": {"epochs": 2, "persistent_workers": True},
-    "epochs, four workers": {"epochs": 2, "num_workers": 4},
-    "epochs, one worker": {"epochs": 2, "num_workers": 1},
-    "epochs, pinned by the user": {"epochs": 2, "pin_memory": True},
+OWN_ROWS = {
     "epochs, drop_last": {"length": 13, "drop_last": True},
-    "epochs, an uneven last batch": {"length": 13},
-    "iterations over the end of the data": {"iters": 9},
-    "iterations, persistent workers": {"iters": 9, "persistent_workers": True},
-    "iterations that end within the data": {"iters": 4},
     "iterations, resumed": {"iters": 12, "resume_at": 7},
 }
 
 
-@pytest.mark.parametrize("row", list(ROWS))
+@pytest.mark.parametrize("row", [*ROWS, *OWN_ROWS])
 def test_a_training_sees_no_difference_and_waits_for_no_copy(both, row):
-    stock, ours = both(**ROWS[row])
-    steps = ours.device.steps
-    assert steps == stock.device.steps > 3
-    # Stock waits in each step. Ours: for the first two batches, and the first of each epoch.
-    assert stock.exposed > 0.9 * steps
-    assert ours.exposed < 3.5
-    assert ours.marks > 0
-    assert ours.device.peak <= 2 * BATCH, "one batch more than stock"
-    assert max(ours.outcome.peaks) <= 2 * BATCH
-    assert ours.device.alive == 0, "freed when the training ends"
+    stock, ours = both(**{**ROWS, **OWN_ROWS}[row])
+    check_that_copies_hide(stock, ours)
     assert ours.device.streams_made <= 1
 
 
@@ -130,11 +79,11 @@ def test_the_cpu_is_left_alone(both, said):
     assert not [line for line in said if "3 batches" not in line and "pin_memory" not in line]
 
 
-def test_no_device_in_use(tmp_path, said):
+def test_no_device_in_use(both, said):
     device = device_of()
     device.in_use = False
-    with device, applied(mmengine_data_prefetch) as feature:
-        outcome = train(device, tmp_path, epochs=1, on="cpu")
+    with device, both.applied() as feature:
+        outcome = both.train(device, epochs=1, on="cpu")
     assert outcome.error is None and len(outcome.losses) == 6
     assert not said and not feature.marks and not device._pinned
 
@@ -280,31 +229,12 @@ def test_nothing_is_taken_while_torch_compile_traces(both, monkeypatch):
     assert ours.marks == ours.device.copies_ahead == 0
 
 
-def test_short_memory_of_the_device_costs_the_prefetch_and_not_the_job(tmp_path, said):
-    device = device_of()
-    device.failure = RuntimeError("CUDA out of memory")
-    with device, applied(mmengine_data_prefetch) as feature:
-        outcome = train(device, tmp_path)
-    assert outcome.error is None and len(outcome.losses) == 12
-    assert not feature.marks
-    assert len([line for line in said if line.startswith("warning")]) == 1
+def test_short_memory_of_the_device_costs_the_prefetch_and_not_the_job(both, said):
+    check_that_short_memory_costs_no_job(both, said)
 
 
-def test_being_taken_out_in_the_middle(tmp_path):
-    class Undo(Hook):  # type: ignore[misc]
-        def after_train_iter(self, *_: Any, **__: Any) -> None:
-            if len(marks) == 0 and feature.marks:
-                marks.append(feature.marks)
-                feature.patcher.undo()
-
-    marks: list[int] = []
-    stock = Run(tmp_path, False, {})
-    device = device_of()
-    with device, applied(mmengine_data_prefetch) as feature:
-        outcome = train(device, tmp_path, hooks=(Undo(),))
-        assert marks == [feature.marks]
-    assert outcome.visible == stock.outcome.visible
-    assert device.alive == 0
+def test_being_taken_out_in_the_middle(both):
+    check_that_it_can_be_taken_out(both, Hook)
 
 
 def test_the_device_without_a_number_is_the_current_one(both):

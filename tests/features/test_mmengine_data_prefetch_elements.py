@@ -19,16 +19,13 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData  # noqa
 from mmengine_runs import Boxes, make_sample, plain  # noqa: E402
 
 from loongkit.activation import logs  # noqa: E402
-from loongkit.data import accelerator  # noqa: E402
 from loongkit.data.prefetch_cast import CastLeaves  # noqa: E402
 from loongkit.features import mmengine_data_prefetch  # noqa: E402
 
 
 @pytest.fixture
 def device(monkeypatch):
-    made = RecordingAccelerator()
-    monkeypatch.setattr(accelerator, "Accelerator", lambda: made)
-    return made
+    return RecordingAccelerator.installed(monkeypatch)
 
 
 @pytest.fixture

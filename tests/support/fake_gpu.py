@@ -27,6 +27,13 @@ class RecordingAccelerator:
         self.devices: list[Any] = []
         self.questions = 0
 
+    @classmethod
+    def installed(cls, monkeypatch: Any) -> RecordingAccelerator:
+        """Put one in the place of the real one, for all that make theirs from now on."""
+        made = cls()
+        monkeypatch.setattr("loongkit.data.accelerator.Accelerator", lambda: made)
+        return made
+
     def is_in_use(self) -> bool:
         self.questions += 1
         return self.in_use

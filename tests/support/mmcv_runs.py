@@ -12,7 +12,7 @@ import torch
 from fake_device import FakeDevice
 from mmcv.parallel import DataContainer, MMDataParallel, collate
 from mmcv.runner import EpochBasedRunner, Hook, IterBasedRunner, IterTimerHook
-from prefetching import STEP, Samples, loader_of, random_state, seed
+from prefetching import Notes, Outcome, Training, loader_of, plain, seed
 
 LOGGER = logging.getLogger("mmcv_runs")
 LOGGER.setLevel(logging.CRITICAL)
@@ -51,14 +51,8 @@ class Model(torch.nn.Module):
         return self.train_step(data, optimizer)
 
 
-class Clock(Hook):  # type: ignore[misc]
+class Clock(Notes, Hook):  # type: ignore[misc]
     """Takes the optimiser's step, lets the device compute, and notes what hooks see."""
-
-    def __init__(self, device: FakeDevice) -> None:
-        self.device = device
-        self.losses: list[float] = []
-        self.batches: list[Any] = []
-        self.peaks: list[int] = []
 
     def before_train_iter(self, runner: Any) -> None:
         self.batches.append(plain(runner.data_batch))
@@ -67,41 +61,12 @@ class Clock(Hook):  # type: ignore[misc]
         runner.optimizer.zero_grad()
         runner.outputs["loss"].backward()
         runner.optimizer.step()
-        self.device.step(STEP)
-        self.losses.append(runner.outputs["loss"].item())
-        self.peaks.append(self.device.alive)
+        self.step(runner.outputs["loss"])
 
 
-def plain(value: Any) -> Any:
-    """A batch as values that can be compared, its types and devices included."""
-    if isinstance(value, DataContainer):
-        return type(value).__name__, value.stack, value.cpu_only, plain(value.data)
-    if isinstance(value, torch.Tensor):
-        return type(value).__name__, value.device.type, tuple(value.shape), value.sum().item()
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value).__name__, [plain(item) for item in value]
-    return value
-
-
-class Outcome:
-    """What a training did: compared between a run with the feature and one without."""
-
-    def __init__(self, clock: Clock, model: Model, runner: Any, error: Any) -> None:
-        self.losses = clock.losses
-        self.batches = clock.batches
-        self.seen = model.seen
-        self.peaks = clock.peaks
-        self.counters = runner.epoch, runner.iter
-        self.error = error
-        self.random_state = random_state()
-
-    @property
-    def visible(self) -> tuple[Any, ...]:
-        """All that a user can see."""
-        error = None if self.error is None else (type(self.error), str(self.error))
-        return self.losses, self.batches, self.seen, self.counters, error, self.random_state
+@plain.register
+def _(value: DataContainer) -> Any:
+    return type(value).__name__, value.stack, value.cpu_only, plain(value.data)
 
 
 def on_a_gpu(model: Any) -> Any:
@@ -117,41 +82,30 @@ def train(
     device: FakeDevice,
     folder: Path,
     *,
-    length: int = 12,
-    epochs: int = 2,
-    iters: int = 0,
-    resume_at: int = 0,
-    hooks: tuple[Any, ...] = (),
     wrap: Any = on_a_gpu,
-    broken: int = -1,
     runner_class: Any = None,
     workflow: Any = None,
     batch_processor: Any = None,
-    **loader: Any,
+    **arguments: Any,
 ) -> Outcome:
-    """Train by epochs, or by iterations where their number is given."""
+    """Train as ``Training`` says; what it does not know are arguments of the loader."""
     seed()
-    model = Model()
-    clock = Clock(device)
-    samples = Samples(length, make_sample, broken)
+    asked, loader = Training.of(arguments)
+    model, clock = Model(), Clock(device)
+    samples = asked.samples(make_sample)
     made = loader_of(samples, functools.partial(collate, samples_per_gpu=2), **loader)
-    kind = runner_class or (IterBasedRunner if iters else EpochBasedRunner)
+    kind = runner_class or (IterBasedRunner if asked.iters else EpochBasedRunner)
     runner = kind(
         wrap(model),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
         work_dir=str(folder),
         logger=LOGGER,
         batch_processor=batch_processor,
-        **({"max_iters": iters} if iters else {"max_epochs": epochs}),
+        **asked.limits,
     )
-    for hook in (IterTimerHook(), clock, *hooks):
+    for hook in (IterTimerHook(), clock, *asked.hooks):
         runner.register_hook(hook)
-    if resume_at:
-        runner._epoch, runner._iter = resume_at, resume_at * len(made)
-    error = None
+    if asked.resume_at:
+        runner._epoch, runner._iter = asked.resume_at, asked.resume_at * len(made)
     flows = workflow or [("train", 1)]
-    try:
-        runner.run([made] * len(flows), flows)
-    except (Exception, KeyboardInterrupt) as caught:
-        error = caught
-    return Outcome(clock, model, runner, error)
+    return Outcome(clock, model, runner, lambda: runner.run([made] * len(flows), flows))

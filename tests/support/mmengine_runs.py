@@ -13,7 +13,7 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement, InstanceData
-from prefetching import STEP, Samples, loader_of, random_state, seed
+from prefetching import Notes, Outcome, Training, loader_of, plain, seed
 
 
 class Boxes:
@@ -68,16 +68,10 @@ class Model(BaseModel):  # type: ignore[misc]
         return {"loss": (self.layer(image) ** 2).mean() * (1 + noise) + extra * 1e-3}
 
 
-class Clock(Hook):  # type: ignore[misc]
+class Clock(Notes, Hook):  # type: ignore[misc]
     """Lets the device compute, and notes what hooks see."""
 
     priority = "VERY_LOW"
-
-    def __init__(self, device: FakeDevice) -> None:
-        self.device = device
-        self.losses: list[float] = []
-        self.batches: list[Any] = []
-        self.peaks: list[int] = []
 
     def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
         self.batches.append(plain(data_batch))
@@ -85,97 +79,47 @@ class Clock(Hook):  # type: ignore[misc]
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        self.device.step(STEP)
-        self.losses.append(outputs["loss"].item())
-        self.peaks.append(self.device.alive)
+        self.step(outputs["loss"])
 
 
-def plain(value: Any) -> Any:
-    """A batch as values that can be compared, its types and devices included."""
-    if isinstance(value, torch.Tensor):
-        return type(value).__name__, value.device.type, tuple(value.shape), value.sum().item()
-    if isinstance(value, BaseDataElement):
-        fields = {key: plain(item) for key, item in sorted(value.items())}
-        return type(value).__name__, fields, sorted(map(repr, value.metainfo_items()))
-    if isinstance(value, Boxes):
-        return "Boxes", plain(value.tensor)
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value).__name__, [plain(item) for item in value]
-    return value
+@plain.register
+def _(value: BaseDataElement) -> Any:
+    fields = {key: plain(item) for key, item in sorted(value.items())}
+    return type(value).__name__, fields, sorted(map(repr, value.metainfo_items()))
 
 
-class Outcome:
-    """What a training did: compared between a run with the feature and one without."""
-
-    def __init__(self, clock: Clock, model: Model, error: BaseException | None) -> None:
-        self.losses = clock.losses
-        self.batches = clock.batches
-        self.seen = model.seen
-        self.peaks = clock.peaks
-        self.error = error
-        self.random_state = random_state()
-
-    @property
-    def visible(self) -> tuple[Any, ...]:
-        """All that a user can see."""
-        error = None if self.error is None else (type(self.error), str(self.error))
-        return self.losses, self.batches, self.seen, error, self.random_state
+@plain.register
+def _(value: Boxes) -> Any:
+    return "Boxes", plain(value.tensor)
 
 
 def train(
     device: FakeDevice,
     folder: Path,
     *,
-    length: int = 12,
-    epochs: int = 2,
-    iters: int = 0,
-    resume_at: int = 0,
-    hooks: tuple[Any, ...] = (),
     model_class: Any = None,
     on: Any = CUDA,
-    broken: int = -1,
     loop: Any = None,
-    **loader: Any,
+    **arguments: Any,
 ) -> Outcome:
-    """Train by epochs, or by iterations where their number is given."""
+    """Train as ``Training`` says; what it does not know are arguments of the loader."""
     seed()
-    model = (model_class or Model)(on)
-    clock = Clock(device)
-    samples = Samples(length, make_sample, broken)
-    cfg: dict[str, Any] = {"by_epoch": not iters}
-    cfg.update({"max_iters": iters} if iters else {"max_epochs": epochs})
+    asked, loader = Training.of(arguments)
+    model, clock = (model_class or Model)(on), Clock(device)
+    loaded = loader_of(asked.samples(make_sample), pseudo_collate, **loader)
     with mock.patch("mmengine.runner.runner.collect_env", dict):  # it asks the device for its name
-        runner = _runner(model, clock, samples, folder, loop or cfg, hooks, loader)
+        runner = Runner(
+            model=model,
+            work_dir=str(folder),
+            train_dataloader=loaded,
+            train_cfg=loop or {"by_epoch": not asked.iters, **asked.limits},
+            optim_wrapper={"optimizer": {"type": "SGD", "lr": 0.01}},
+            default_hooks={"checkpoint": None, "logger": None},
+            custom_hooks=[clock, *asked.hooks],
+            log_level="ERROR",
+            experiment_name=f"run{id(clock)}",
+        )
     model.data_preprocessor._device = torch.device(on)  # the runner moves it to what is available
-    if resume_at:
-        runner.train_loop._iter = resume_at
-    error = None
-    try:
-        runner.train()
-    except (Exception, KeyboardInterrupt) as caught:
-        error = caught
-    return Outcome(clock, model, error)
-
-
-def _runner(
-    model: Model,
-    clock: Clock,
-    samples: Samples,
-    folder: Path,
-    loop: Any,
-    hooks: tuple[Any, ...],
-    loader: dict[str, Any],
-) -> Any:
-    return Runner(
-        model=model,
-        work_dir=str(folder),
-        train_dataloader=loader_of(samples, pseudo_collate, **loader),
-        train_cfg=loop,
-        optim_wrapper={"optimizer": {"type": "SGD", "lr": 0.01}},
-        default_hooks={"checkpoint": None, "logger": None},
-        custom_hooks=[clock, *hooks],
-        log_level="ERROR",
-        experiment_name=f"run{id(clock)}",
-    )
+    if asked.resume_at:
+        runner.train_loop._iter = asked.resume_at
+    return Outcome(clock, model, runner, runner.train)

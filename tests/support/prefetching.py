@@ -6,9 +6,11 @@ device was asked to do and how much time of its copies was exposed.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import random
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -112,3 +114,94 @@ def random_state() -> tuple[Any, ...]:
 def exposed(device: FakeDevice, step: float = STEP) -> float:
     """Seconds of the run beyond its steps: copies that the model waited for."""
     return device.now - device.steps * step
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What a user would vary with any framework; by iterations where their number is given."""
+
+    length: int = 12
+    epochs: int = 2
+    iters: int = 0
+    resume_at: int = 0
+    hooks: tuple[Any, ...] = ()
+    broken: int = -1
+
+    @classmethod
+    def of(cls, arguments: dict[str, Any]) -> tuple[Training, dict[str, Any]]:
+        """Take what is meant for a training; what is left is the loader's."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        own = {name: value for name, value in arguments.items() if name in names}
+        return cls(**own), {name: arguments[name] for name in arguments if name not in own}
+
+    @property
+    def limits(self) -> dict[str, int]:
+        return {"max_iters": self.iters} if self.iters else {"max_epochs": self.epochs}
+
+    def samples(self, make: Any) -> Samples:
+        return Samples(self.length, make, self.broken)
+
+
+@functools.singledispatch
+def plain(value: Any) -> Any:
+    """A batch as values that can be compared, its types and devices included."""
+    return value
+
+
+@plain.register
+def _(value: torch.Tensor) -> Any:
+    return type(value).__name__, value.device.type, tuple(value.shape), value.sum().item()
+
+
+@plain.register
+def _(value: dict) -> Any:  # type: ignore[type-arg]
+    return {key: plain(item) for key, item in value.items()}
+
+
+@plain.register(list)
+@plain.register(tuple)
+def _(value: Any) -> Any:
+    return type(value).__name__, [plain(item) for item in value]
+
+
+class Notes:
+    """What a hook of either framework sees: a mix-in of the hooks called Clock."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device = device
+        self.losses: list[float] = []
+        self.batches: list[Any] = []
+        self.peaks: list[int] = []
+
+    def step(self, loss: torch.Tensor) -> None:
+        """Let the device compute for one step, and note what came of it."""
+        self.device.step(STEP)
+        self.losses.append(loss.item())
+        self.peaks.append(self.device.alive)
+
+
+class Outcome:
+    """What a training did: compared between a run with the feature and one without."""
+
+    def __init__(self, notes: Notes, model: Any, runner: Any, run: Callable[[], Any]) -> None:
+        self.error = _error_of(run)
+        self.losses = notes.losses
+        self.batches = notes.batches
+        self.peaks = notes.peaks
+        self.seen = model.seen
+        self.counters = runner.epoch, runner.iter
+        self.random_state = random_state()
+
+    @property
+    def visible(self) -> tuple[Any, ...]:
+        """All that a user can see."""
+        error = None if self.error is None else (type(self.error), str(self.error))
+        return self.losses, self.batches, self.seen, self.counters, error, self.random_state
+
+
+def _error_of(run: Callable[[], Any]) -> BaseException | None:
+    try:
+        run()
+    except (Exception, KeyboardInterrupt) as caught:
+        return caught
+    return None
