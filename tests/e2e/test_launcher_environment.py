@@ -127,3 +127,43 @@ def test_a_relative_log_folder_stays_the_same_for_children_elsewhere(tmp_path):
     settings = {"LOONGKIT_ALL": "1", "LOONGKIT_LOGLEVEL": "debug", "LOONGKIT_LOGDIR": "logs"}
     children.run("-c", code, env=children.with_prelude(**settings), cwd=tmp_path)
     assert len(list((tmp_path / "logs").glob("*.log"))) == 2
+
+
+#: What a shell does before the command, where the command then runs.
+SURROUNDINGS = {
+    "no-working-folder": "mkdir gone && cd gone && rmdir ../gone",
+    "few-open-files": "ulimit -n 8",
+    "no-core-and-small-stack": "ulimit -c 0 -s 1024",
+    "no-rights-for-others": "umask 077",
+    "no-home-and-no-path": "unset HOME PATH",
+    "ignored-hang-up": "trap '' HUP INT",
+    "another-locale": "export LC_ALL=POSIX PYTHONCOERCECLOCALE=0",
+}
+SHOW = (
+    "import os, resource, signal, sys\n"
+    "print(sys.argv, sys.path[0], len(os.listdir('/proc/self/fd')), os.umask(0), flush=True)\n"
+    "print([resource.getrlimit(number) for number in range(8)], flush=True)\n"
+    "print([signal.getsignal(number) for number in (1, 2, 13, 15, 25)], flush=True)\n"
+    "1 / 0"
+)
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_surroundings_that_lack_something(name: str, launcher: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    log = copies.Log(tmp_path / "log")
+    settings = {**log.settings, "LOONGKIT_ALL": "3"}
+    seen = []
+    for words, env in (
+        ((), children.clean_env()),
+        ((launcher,), children.clean_env(**settings)),
+        ((), children.with_prelude(**settings)),
+    ):
+        script = f'{SURROUNDINGS[name]} && exec "$@"'
+        command = (*words, sys.executable, "-c", SHOW, "\udcff", "é")
+        result = children.run_command("/bin/bash", "-c", script, "-", *command, env=env, cwd=folder)
+        seen.append(result.seen_by_user)
+    assert seen[0][2] == 1 and seen[0][0]
+    assert seen[1] == seen[2] == seen[0]
+    assert len(log.armed) == 2
