@@ -309,16 +309,15 @@ PLACING = (feature("binds", options=(Option("cpus", "str", "", "lists"),)), feat
 def test_a_feature_that_would_place_nothing_is_skipped_with_the_cause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outlooks = {"binds": Outlook(cause="no-gpu: none here")}
+    outlooks = {"binds": Outlook("no-gpu: none here", more="read on there", note="it depends")}
     found = make(monkeypatch, PLACING, {"LOONGKIT_ALL": "1"}, outlooks=outlooks)
-    assert (row(found, "binds").state, row(found, "binds").reason) == (
-        "skipped",
-        "no-gpu: none here",
-    )
+    binds = row(found, "binds")
+    assert (binds.state, binds.note) == ("skipped", "")
+    assert binds.reason == "no-gpu: none here; read on there"
     assert found.by_level == {1: (), 2: ("groups",), 3: ("groups",)}
     off = row(make(monkeypatch, PLACING, {}, outlooks=outlooks), "binds")
     assert off.state == "off"
-    assert off.at_own_level == "LOONGKIT_ALL=1 would skip it: no-gpu: none here"
+    assert off.at_own_level == "LOONGKIT_ALL=1 would skip it: no-gpu: none here; read on there"
 
 
 def test_what_a_placing_feature_depends_on_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +341,7 @@ def test_options_of_placing_that_can_not_be_followed(monkeypatch: pytest.MonkeyP
 
 
 def test_strict_stops_what_can_not_be_placed(monkeypatch: pytest.MonkeyPatch) -> None:
-    outlooks = {"binds": Outlook(cause="no-gpu: none here")}
+    outlooks = {"binds": Outlook("no-gpu: none here", more="read on there")}
     strict = {"LOONGKIT_STRICT": "1"}
     found = make(monkeypatch, PLACING, {**strict, "LOONGKIT_BINDS": "1"}, outlooks=outlooks)
     assert found.problems == (

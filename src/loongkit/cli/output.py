@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 WIDTH = 100
 
+#: Stands for a blank at which a line is not to end.
+_TIED = "\0"
+
 
 def write(text: str) -> None:
     """Write to standard output; a reader that has gone away (``| head -1``) is no error.
@@ -58,15 +61,18 @@ def without_home(text: str) -> str:
 def hanging(head: str, text: str) -> str:
     """Return the text behind a head, wrapped so that later lines start below its first word.
 
-    Words are never broken, paths stay whole: such a line may be longer than the width.
+    Words are never broken, paths and commands between backquotes stay whole: such a line may be
+    longer than the width.
     """
     blank = " " * len(head)
+    text = re.sub(r"`[^`\n]*`", lambda command: command[0].replace(" ", _TIED), text)
     lines = textwrap.wrap(
         text, WIDTH - len(head), break_long_words=False, break_on_hyphens=False
     ) or [""]
-    return "\n".join(
+    whole = "\n".join(
         (head if position == 0 else blank) + line for position, line in enumerate(lines)
-    ).rstrip()
+    )
+    return whole.replace(_TIED, " ").rstrip()
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:

@@ -30,12 +30,14 @@ _SHOWN = "`loongkit topology` shows where"
 class Outlook:
     """What would become of a feature that is on.
 
-    ``cause`` says why it is certain to do nothing, "" where it would do something; ``note`` what
-    that is or depends on; ``problems`` which of its options can't be followed; ``yields_to`` names
-    a feature that does its work where both are on.
+    ``cause`` says why it is certain to do nothing, "" where it would do something, and ``more``
+    where to read on about it; ``note`` says what it would do or depends on; ``problems`` which of
+    its options can't be followed; ``yields_to`` names a feature that does its work where both are
+    on.
     """
 
     cause: str = ""
+    more: str = ""
     note: str = ""
     problems: tuple[str, ...] = ()
     yields_to: str = ""
@@ -49,8 +51,10 @@ def outlooks(environ: Mapping[str, str]) -> dict[str, Outlook]:
         nowhere = Outlook(cause=f"{topology.SYSFS}={error}")
         return {AFFINITY: nowhere, GROUPS: nowhere}
     affinity = of_view(view, launched=process.has_local_rank(environ))
-    no_groups = affinity.cause or without_groups(Operations())
-    return {AFFINITY: affinity, GROUPS: replace(affinity, cause=no_groups, yields_to="")}
+    groups = replace(affinity, yields_to="")
+    if not affinity.cause:
+        groups = replace(groups, cause=without_groups(Operations()))
+    return {AFFINITY: affinity, GROUPS: groups}
 
 
 def of_view(view: View, launched: bool) -> Outlook:
@@ -59,14 +63,21 @@ def of_view(view: View, launched: bool) -> Outlook:
     ``launched`` tells that this environment is that of a launcher's process.
     """
     problems = dict.fromkeys(text for rank in view.ranks for text in rank.warnings)
-    return Outlook(_cause(view), _note(view, launched), tuple(problems), yields_to=GROUPS)
+    cause = _cause(view)
+    return Outlook(
+        cause,
+        more="`loongkit topology` shows the machine" if cause else "",
+        note=_note(view, launched),
+        problems=tuple(problems),
+        yields_to=GROUPS,
+    )
 
 
 def _cause(view: View) -> str:
     """Return why no rank would be placed, "" where some would, or may be once it uses a device."""
     if any(rank.plan.active or rank.cause[0] == _UNKNOWN for rank in view.ranks):
         return ""
-    return f"{_causes(view.ranks)} (`loongkit topology` shows the machine)"
+    return _causes(view.ranks)
 
 
 def _causes(ranks: Sequence[Rank]) -> str:

@@ -183,14 +183,21 @@ class _Judges:
             if verdict is not True:
                 where = f"on this hardware ({self._kind})"
                 return states.OFF, f"a level leaves it off {where}: {verdict}"
-        cause = needs.unmet(feature, self._find, self._environ) or self._outlook(entry.name).cause
-        return (states.SKIPPED, cause) if cause else (states.ENABLED, decision.reason)
+        cause = needs.unmet(feature, self._find, self._environ)
+        if cause:
+            return states.SKIPPED, cause
+        outlook = self._outlook(entry.name)
+        if outlook.cause:
+            return states.SKIPPED, "; ".join(filter(None, (outlook.cause, outlook.more)))
+        return states.ENABLED, decision.reason
 
     def _outlook(self, name: str) -> Outlook:
         return self._outlooks.get(name, Outlook())
 
     def _note(self, decisions: Mapping[str, plan.Decision], name: str) -> str:
-        """Return what a feature depends on, if it is on."""
+        """Return what a feature depends on, "" where it is off."""
+        if self.judge(decisions[name])[0] != states.ENABLED:
+            return ""
         outlook = self._outlook(name)
         other = decisions.get(outlook.yields_to)
         if other is not None and self.judge(other)[0] == states.ENABLED:

@@ -55,7 +55,7 @@ def _machine_lines(machine: Machine) -> list[tuple[str, str]]:
 def _row(row: Row) -> str:
     entry = row.decision.entry
     why = f"not asked for; {row.at_own_level}" if row.at_own_level else row.reason
-    if row.on and row.note:
+    if row.note:
         why += f"; {row.note}"
     head = _COLUMNS.format(entry.name, entry.level, row.state)
     lines = [hanging(head, why)]
@@ -122,7 +122,7 @@ def _feature(row: Row) -> dict[str, Any]:
         "on": row.on,
         "asked": row.decision.asked,
         "reason": row.reason,
-        "note": row.note if row.on else "",
+        "note": row.note,
         "at_own_level": row.at_own_level,
         "requires": list(entry.requires),
         "found": row.found,
