@@ -15,8 +15,8 @@ from loongkit.numa import cpulists
     [
         ("", set()),
         ("\n", set()),
-        (" \0\n", set()),
         ("0", {0}),
+        ("0-1\0\n", {0, 1}),
         ("0-3\n", {0, 1, 2, 3}),
         ("0-3,8,10-11", {0, 1, 2, 3, 8, 10, 11}),
         ("8,0-1", {0, 1, 8}),
@@ -44,6 +44,9 @@ def test_lists(text: str, numbers: set[int]) -> None:
         "9" * 5000,
         "\uff11",
         "0;1",
+        "\0\n",
+        "0-8191,0",
+        "0-4095," * 9000,
     ],
 )
 def test_lists_of_nonsense(text: str) -> None:
@@ -68,7 +71,11 @@ def test_masks(text: str, numbers: set[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\n", "g", "-1", "0x1", "1,123456789", "_1", "0," * 300, "f" * 2049]
+    "text",
+    [
+        *("", "\n", "g", "-1", "0x1", "1,123456789", "_1", "0," * 300, "f" * 2049),
+        "f" * 2048 + ",00000000",
+    ],
 )
 def test_masks_of_nonsense(text: str) -> None:
     with pytest.raises(ValueError):

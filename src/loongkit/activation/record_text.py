@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from loongkit.activation.files import HEADING, NotAMachine, Record, shown
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _FILE = " = "
 _LINK = " -> "
 _FOLDERS = ("proc/", "sys/")
@@ -61,8 +65,8 @@ def render(record: Record, comments: tuple[str, ...] = ()) -> str:
     return "\n".join([*kept, f"{_END}{len(kept)}."]) + "\n"
 
 
-def _body(text: str, name: str) -> list[tuple[int, str]]:
-    """Return the lines between heading and end line with their numbers, as they were written.
+def _body(text: str, name: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines between heading and end line with their numbers, as they were written.
 
     Raises:
         NotAMachine: one of both is missing, or a line is too many or too few.
@@ -70,32 +74,25 @@ def _body(text: str, name: str) -> list[tuple[int, str]]:
     """
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip(_MARGIN)]
-    if not filled:
-        raise NotAMachine(f"{name}: found no text in it; wanted {HEADING!r} in the first line")
-    number, heading = filled[0]
-    margin, is_heading, rest = heading.partition(HEADING)
+    number, line = filled[0] if filled else (1, "")
+    margin, is_heading, rest = line.partition(HEADING)
     if not is_heading or margin.strip(_MARGIN) or rest.strip():
-        raise _refused(name, number, heading, f"{HEADING!r}, in UTF-8")
-    body: list[tuple[int, str]] = []
-    for position, (number, line) in enumerate(filled[1:], 1):
+        raise _refused(name, number, line, f"{HEADING!r}")
+    start = margin + _END
+    end = next((place for place, (_, line) in enumerate(filled) if line.startswith(start)), 0)
+    if not end:
+        last = f"{name}: line {filled[-1][0]}: found the last line"
+        wanted = f"wanted one that begins with {_END.rstrip(': ')!r} after it"
+        raise NotAMachine(f"{last}; {wanted}: the record was cut off on its way, so {_ADVICE}")
+    for number, line in filled[1:end]:
         if not line.startswith(margin):
             raise _refused(name, number, line, f"{margin!r} before it, as before the first line")
-        line = line[len(margin) :]
-        if line.startswith(_END):
-            if line.rstrip() != f"{_END}{position}.":
-                wanted = f"{_END}{position}."
-                raise _refused(
-                    name, number, line, f"{wanted!r}; lines were lost or added on its way"
-                )
-            if position + 1 < len(filled):
-                number, line = filled[position + 1]
-                raise _refused(name, number, line, "nothing after the end line; take it away")
-            return body
-        body.append((number, line))
-    raise NotAMachine(
-        f"{name}: line {number}: found the last line, and no line {_END.rstrip(': ')!r} after it; "
-        f"wanted the whole record: it was cut off on its way, so {_ADVICE}"
-    )
+        yield number, line[len(margin) :]
+    number, line = filled[end]
+    if line.rstrip() != f"{start}{end}.":
+        raise _refused(name, number, line, f"{end}: lines were lost or added on its way; {_ADVICE}")
+    if filled[end + 1 :]:
+        raise _refused(name, *filled[end + 1], "nothing after the end line; take it away")
 
 
 def _refused(name: str, number: int, line: str, wanted: str) -> NotAMachine:

@@ -28,7 +28,7 @@ def parse(text: str) -> frozenset[int]:
 
     """
     numbers: set[int] = set()
-    text = text.strip(_BLANK)
+    text = text.strip()
     named = 0
     for item in text.split(",") if text else ():
         first, dash, last = item.partition("-")

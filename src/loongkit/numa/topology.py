@@ -245,7 +245,7 @@ def _placed(
             instead = f"node {card.numa_node} is taken, by what lies around it"
             if card.numa_node < 0:
                 instead = "its node is unknown"
-            elif text.strip() in ("", "-1"):
+            elif not text or text.strip() == "-1":
                 continue
             files.note(notes, path, text, f"one of the nodes {cpulists.format(nodes)}", instead)
     return cards
