@@ -15,6 +15,7 @@ import pytest
 pytestmark = [pytest.mark.legacy, pytest.mark.filterwarnings("ignore::UserWarning")]
 legacy.need_mmcv_1()
 
+import prefetch_pairs as pairs  # noqa: E402
 import torch  # noqa: E402
 from applied import applied  # noqa: E402
 from fake_device import CUDA  # noqa: E402
@@ -27,15 +28,6 @@ from mmcv.runner import (  # noqa: E402
     iter_based_runner,
 )
 from mmcv_runs import Model, on_a_gpu, train  # noqa: E402
-from prefetch_pairs import (  # noqa: E402
-    BATCH,
-    ROWS,
-    Trainings,
-    check_that_copies_hide,
-    check_that_it_can_be_taken_out,
-    check_that_short_memory_costs_no_job,
-    lines_of,
-)
 from prefetching import device_of, make_patient, without_sleep  # noqa: E402
 
 from loongkit.data import prefetch_loaders  # noqa: E402
@@ -53,13 +45,13 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def said(monkeypatch):
-    return lines_of(monkeypatch)
+    return pairs.lines_of(monkeypatch)
 
 
 @pytest.fixture
 def both(tmp_path):
     """mmcv needs DATA_CONTAINER on either side."""
-    return Trainings(train, tmp_path, data_prefetch, data_container)
+    return pairs.Trainings(train, tmp_path, data_prefetch, data_container)
 
 
 OWN_ROWS = {
@@ -68,9 +60,9 @@ OWN_ROWS = {
 }
 
 
-@pytest.mark.parametrize("row", [*ROWS, *OWN_ROWS])
+@pytest.mark.parametrize("row", [*pairs.ROWS, *OWN_ROWS])
 def test_a_training_sees_no_difference_and_waits_for_no_copy(both, row):
-    check_that_copies_hide(*both(**{**ROWS, **OWN_ROWS}[row]))
+    pairs.check_that_copies_hide(*both(**{**pairs.ROWS, **OWN_ROWS}[row]))
 
 
 def test_a_long_epoch_exposes_a_tenth_of_what_stock_does(both):
@@ -204,7 +196,7 @@ def test_an_error_in_a_worker(both):
     _, ours = both(length=12, broken=3, epochs=2)
     assert isinstance(ours.outcome.error, LookupError)
     assert "Original Traceback" in str(ours.outcome.error)
-    assert ours.device.alive <= BATCH  # what the frames of the error hold
+    assert ours.device.alive <= pairs.BATCH  # what the frames of the error hold
 
 
 class Stop(Hook):  # type: ignore[misc]
@@ -263,11 +255,11 @@ def test_arguments_by_name(both):
 
 
 def test_short_memory_of_the_device_costs_the_prefetch_and_not_the_job(both, said):
-    check_that_short_memory_costs_no_job(both, said)
+    pairs.check_that_short_memory_costs_no_job(both, said)
 
 
 def test_being_taken_out_in_the_middle(both):
-    check_that_it_can_be_taken_out(both, Hook)
+    pairs.check_that_it_can_be_taken_out(both, Hook)
 
 
 # Scatter itself.

@@ -15,20 +15,13 @@ pytestmark = [pytest.mark.modern, pytest.mark.filterwarnings("ignore::UserWarnin
 pytest.importorskip("torch")
 pytest.importorskip("mmengine")
 
+import prefetch_pairs as pairs  # noqa: E402
 import torch  # noqa: E402
 from fake_device import CUDA  # noqa: E402
 from mmengine import registry  # noqa: E402
 from mmengine.hooks import EarlyStoppingHook, Hook  # noqa: E402
 from mmengine.runner import loops  # noqa: E402
 from mmengine_runs import Model, train  # noqa: E402
-from prefetch_pairs import (  # noqa: E402
-    ROWS,
-    Trainings,
-    check_that_copies_hide,
-    check_that_it_can_be_taken_out,
-    check_that_short_memory_costs_no_job,
-    lines_of,
-)
 from prefetching import device_of, make_patient, without_sleep  # noqa: E402
 
 from loongkit.features import mmengine_data_prefetch  # noqa: E402
@@ -42,12 +35,12 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def said(monkeypatch):
-    return lines_of(monkeypatch)
+    return pairs.lines_of(monkeypatch)
 
 
 @pytest.fixture
 def both(tmp_path):
-    return Trainings(train, tmp_path, mmengine_data_prefetch)
+    return pairs.Trainings(train, tmp_path, mmengine_data_prefetch)
 
 
 OWN_ROWS = {
@@ -56,10 +49,10 @@ OWN_ROWS = {
 }
 
 
-@pytest.mark.parametrize("row", [*ROWS, *OWN_ROWS])
+@pytest.mark.parametrize("row", [*pairs.ROWS, *OWN_ROWS])
 def test_a_training_sees_no_difference_and_waits_for_no_copy(both, row):
-    stock, ours = both(**{**ROWS, **OWN_ROWS}[row])
-    check_that_copies_hide(stock, ours)
+    stock, ours = both(**{**pairs.ROWS, **OWN_ROWS}[row])
+    pairs.check_that_copies_hide(stock, ours)
     assert ours.device.streams_made <= 1
 
 
@@ -230,11 +223,11 @@ def test_nothing_is_taken_while_torch_compile_traces(both, monkeypatch):
 
 
 def test_short_memory_of_the_device_costs_the_prefetch_and_not_the_job(both, said):
-    check_that_short_memory_costs_no_job(both, said)
+    pairs.check_that_short_memory_costs_no_job(both, said)
 
 
 def test_being_taken_out_in_the_middle(both):
-    check_that_it_can_be_taken_out(both, Hook)
+    pairs.check_that_it_can_be_taken_out(both, Hook)
 
 
 def test_the_device_without_a_number_is_the_current_one(both):
