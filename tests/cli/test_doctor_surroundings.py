@@ -11,6 +11,7 @@ from typing import Any
 
 import children
 import pytest
+import two_nodes
 
 from loongkit import __version__
 from loongkit.activation.settings import JOB_VERSION
@@ -189,6 +190,19 @@ def test_strict_stops_the_job(doctor: Doctor, stopped: tuple[str, dict[str, str]
     job = children.run("-c", "", env=children.with_prelude(LOONGKIT_STRICT="1", **settings))
     assert job.status == 1
     assert "LOONGKIT_STRICT=1 makes this an error" in job.err
+
+
+def test_strict_stops_the_ranks(doctor: Doctor, tmp_path: Path) -> None:
+    machine = str(two_nodes.write(tmp_path / "machine", ()))
+    settings = {"LOONGKIT_NUMA_AFFINITY_SYSFS": machine, "LOONGKIT_STRICT": "1"}
+    assert doctor(LOONGKIT_ALL="1", **settings).of("settings", "note") == []
+    report = doctor(LOONGKIT_NUMA_AFFINITY="1", **settings)
+    assert report.status == 0  # whether a launcher starts the job is not known
+    assert report.one("settings", "note") == (
+        "LOONGKIT_STRICT=1 stops each process that a launcher gives a local rank, because of "
+        "numa_affinity (no-gpu: this host has no accelerator) -> unset LOONGKIT_NUMA_AFFINITY, or "
+        "unset LOONGKIT_STRICT to run without"
+    )
 
 
 def test_doctor_leaves_no_log(doctor: Doctor, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import machines
 import pytest
 
 from loongkit.activation import files
+from loongkit.cli import topology, topology_text
 from loongkit.numa import record
 
 Loongkit = Callable[..., children.Result]
@@ -285,12 +286,23 @@ def test_text(recorded: Callable[[str], str], loongkit: Loongkit) -> None:
 def test_text_of_less_usual_machines(recorded: Callable[[str], str], loongkit: Loongkit) -> None:
     power = loongkit("topology", "--sysfs", recorded("power9")).out
     assert "none: memory alone" in power
+    assert power.startswith("CPU:            POWER9, altivec supported, ppc64le\n")
     riscv = loongkit("topology", "--sysfs", recorded("sg2042"), "--ranks", "1").out
     assert "The kernel does not show which CPUs share a cache." in riscv
     assert "No accelerator found." in riscv
     assert "0     -            -       not bound  not bound" in riscv
     assert "A job of 1 process here" in riscv
     assert "  rank 0: this host has no accelerator (no-gpu)" in riscv
+
+
+@pytest.mark.parametrize(
+    ("quota", "text"),
+    [(None, "none"), (1.0, "the time of 1 CPU"), (0.5, "the time of 0.5 CPUs")],
+)
+def test_the_quota(quota: float | None, text: str) -> None:
+    view = topology.gather({}, machines.record("ndv4"), None)
+    view.details.quota = quota
+    assert topology_text.quota(view) == text
 
 
 def test_problems_are_told(

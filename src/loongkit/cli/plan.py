@@ -226,15 +226,33 @@ def _of_strict(
     stopping = stopped_by_strict(found, decisions.values())
     if stopping:
         yield strict_line(stopping)
+    for decision in ranks_stopped_by_strict(found, decisions, outlooks):
+        yield strict_line_of_ranks(decision, outlooks)
+
+
+def ranks_stopped_by_strict(
+    found: settings.Settings,
+    decisions: Mapping[str, plan.Decision],
+    outlooks: Mapping[str, Outlook],
+) -> list[plan.Decision]:
+    """Return the decisions for which LOONGKIT_STRICT=1 stops the ranks of a launcher's job."""
     if not found.value("LOONGKIT_STRICT"):
-        return
-    for name, outlook in outlooks.items():
-        decision = decisions.get(name)
-        if decision is not None and decision.on and decision.asked == plan.OWN and outlook.cause:
-            yield (
-                "LOONGKIT_STRICT=1 stops each process that a launcher gives a local rank, because "
-                f"of {name} ({outlook.cause})"
-            )
+        return []
+    placing_ones = [decisions[name] for name in outlooks if name in decisions]
+    return [
+        decision
+        for decision in placing_ones
+        if decision.on and decision.asked == plan.OWN and outlooks[decision.entry.name].cause
+    ]
+
+
+def strict_line_of_ranks(decision: plan.Decision, outlooks: Mapping[str, Outlook]) -> str:
+    """Return the line about a feature that LOONGKIT_STRICT=1 stops ranks for."""
+    name = decision.entry.name
+    return (
+        "LOONGKIT_STRICT=1 stops each process that a launcher gives a local rank, because of "
+        f"{name} ({outlooks[name].cause})"
+    )
 
 
 def stopped_by_strict(

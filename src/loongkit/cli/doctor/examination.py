@@ -35,7 +35,7 @@ def examine(python: str | None, words: Sequence[str], import_torch: bool) -> lis
         *surroundings.job(environ, command.launcher),
         *surroundings.machine(),
         surroundings.log(found),
-        *surroundings.settings_of(found),
+        *surroundings.settings_of(found, environ),
     ]
 
 

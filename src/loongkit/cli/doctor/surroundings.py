@@ -7,8 +7,15 @@ from collections.abc import Iterator, Mapping
 
 from loongkit import __version__
 from loongkit.activation import config, logs, plan, settings
+from loongkit.cli import placing
 from loongkit.cli.doctor.finding import Finding, note, ok, problem
-from loongkit.cli.plan import read_machine, stopped_by_strict, strict_line
+from loongkit.cli.plan import (
+    ranks_stopped_by_strict,
+    read_machine,
+    stopped_by_strict,
+    strict_line,
+    strict_line_of_ranks,
+)
 from loongkit.cli.topology_text import cpu_text
 
 _PRELUDE_ENDING = os.path.join("loongkit", "prelude")
@@ -114,7 +121,7 @@ def log(found: settings.Settings) -> Finding:
     return ok("log", f"goes to {destination}")
 
 
-def settings_of(found: settings.Settings) -> Iterator[Finding]:
+def settings_of(found: settings.Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Report what is wrong with the settings, and whether they ask for anything."""
     for _, text in found.problems:
         if text.startswith(f"{config.VARIABLE}="):  # the whole file, not an entry of it
@@ -122,7 +129,8 @@ def settings_of(found: settings.Settings) -> Iterator[Finding]:
             yield problem("settings", text, advice)
         else:
             yield note("settings", text)
-    decisions = plan.decide(found, plan.entries()).values()
+    by_name = plan.decide(found, plan.entries())
+    decisions = by_name.values()
     stopping = stopped_by_strict(found, decisions)
     if stopping:
         variables = " and ".join(decision.entry.variable for decision in stopping)
@@ -130,6 +138,13 @@ def settings_of(found: settings.Settings) -> Iterator[Finding]:
             "settings",
             strict_line(stopping),
             f"unset {variables}, or unset LOONGKIT_STRICT to run without",
+        )
+    outlooks = placing.outlooks(environ) if found.value("LOONGKIT_STRICT") else {}
+    for decision in ranks_stopped_by_strict(found, by_name, outlooks):
+        yield note(
+            "settings",
+            strict_line_of_ranks(decision, outlooks),
+            f"unset {decision.entry.variable}, or unset LOONGKIT_STRICT to run without",
         )
     if any(decision.on or decision.asked for decision in decisions):
         yield ok("settings", "`loongkit plan` shows what they switch on")
