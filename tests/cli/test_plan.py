@@ -247,7 +247,7 @@ def hooking(name: str, *modules: str, support: str = "", **changes: object) -> F
         (("mmcv.image.photometric", "mmcv.utils.registry"), "mmcv is not installed"),
         (
             ("mmcv.utils.registry", "mmengine.registry"),
-            "mmcv and mmengine are not installed",
+            "none of mmcv, mmengine is installed",
         ),
         (("mmcv.utils.registry", "torch.cuda"), ""),
         (("torch.cuda",), ""),

@@ -19,7 +19,8 @@ def unmet(
     """Return why a feature can do nothing in a job started here, "" where it can."""
     changed = dict.fromkeys(target.partition(".")[0] for target, _ in feature.hooks)
     if changed and not any(find(name).present for name in changed):
-        return f"{' and '.join(changed)} {'are' if len(changed) > 1 else 'is'} not installed"
+        names = ", ".join(changed)
+        return f"none of {names} is installed" if len(changed) > 1 else f"{names} is not installed"
     return _without_compiler(find, environ) if feature.compiled else ""
 
 
