@@ -57,24 +57,36 @@ def _is_there(module: ModuleType | None, file: str) -> bool:
 
 def _run_without_loongkit(words: list[str], error: Exception) -> int:
     """Replace this process by the command; return a status only when that is not possible."""
-    _say(f"Loongkit can't be loaded, so the command runs without it: {error!r}")
+    _say(f"Loongkit can't be used, so the command runs without it: {error!r}")
     if words[:1] == ["--"]:
         words = words[1:]
     if not words:
         return 2
-    import _signal  # type: ignore[import-not-found]
-
-    # Python ignores the two for itself, and the command would inherit that.
-    for ignored in (_signal.SIGPIPE, _signal.SIGXFSZ):
-        _signal.signal(ignored, _signal.SIG_DFL)
+    _ignore_signals(False)
     try:
         os.execvp(words[0], words)
     except (OSError, ValueError) as reason:
+        _ignore_signals(True)
         _say(f"{words[0]}: {reason}")
         return 127 if isinstance(reason, FileNotFoundError) else 126
 
 
+def _ignore_signals(ignore: bool) -> None:
+    """Undo what Python does for itself at start, which a command would inherit, or do it again.
+
+    As in ``loongkit.launcher``, which may be what can't be loaded.
+    """
+    import _signal  # type: ignore[import-not-found]
+
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_IGN if ignore else _signal.SIG_DFL)
+
+
 def _say(text: str) -> None:
-    if sys.stderr is not None:  # closed when we were started
-        sys.stderr.write(f"loongkit-run: {text}\n")
-        sys.stderr.flush()
+    try:
+        if sys.stderr is not None:  # closed when we were started
+            os.write(
+                sys.stderr.fileno(), f"loongkit-run: {text}\n".encode(errors="backslashreplace")
+            )
+    except OSError:
+        return  # a full disk, a broken pipe: the command matters more

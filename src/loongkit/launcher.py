@@ -95,23 +95,33 @@ def warn_of_isolation(words: list[str]) -> None:
     )
 
 
-def _restore_signals() -> None:
-    """Undo what Python does for itself at start: a command would inherit the two as ignored."""
+def _ignore_signals(ignore: bool) -> None:
+    """Undo what Python does for itself at start, or do it again.
+
+    It ignores the two, and a command would inherit that.
+    """
     # Not `signal`: a file of that name on the user's PYTHONPATH stands before the library's.
     import _signal  # type: ignore[import-not-found]
 
-    for ignored in (_signal.SIGPIPE, _signal.SIGXFSZ):
-        _signal.signal(ignored, _signal.SIG_DFL)
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_IGN if ignore else _signal.SIG_DFL)
 
 
 def _say(text: str) -> None:
     _write(sys.stderr, f"loongkit-run: {text}\n")
 
 
-def _write(stream: TextIO | None, text: str) -> None:
-    if stream is not None:  # closed when we were started
-        stream.write(text)
-        stream.flush()
+def _write(stream: TextIO | None, text: str) -> bool:
+    """Write a message; tell whether nothing was in its way, such as a full disk or a broken pipe.
+
+    Past the stream's buffer: what stays in there makes Python fail at its end, with status 120.
+    """
+    try:
+        if stream is not None:  # None: closed when we were started
+            os.write(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
+    except OSError:
+        return False
+    return True
 
 
 def _why_not(command: str, environ: dict[str, str], error: OSError | ValueError) -> tuple[int, str]:
@@ -151,11 +161,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Replace this process by the command; return a status only when that is not possible."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] in (["-h"], ["--help"]):
-        _write(sys.stdout, USAGE)
-        return 0
+        return 0 if _write(sys.stdout, USAGE) else 1
     if words[:1] == ["--version"]:
-        _write(sys.stdout, f"loongkit-run {__version__}\n")
-        return 0
+        return 0 if _write(sys.stdout, f"loongkit-run {__version__}\n") else 1
     if words[:1] == ["--"]:
         words = words[1:]
     if not words:
@@ -163,10 +171,11 @@ def main(arguments: list[str] | None = None) -> int:
         return USAGE_ERROR
     warn_of_isolation(words)
     changed = environment(dict(os.environ), prelude_folder())
-    _restore_signals()
+    _ignore_signals(False)
     try:
         os.execvpe(words[0], words, changed)
     except (OSError, ValueError) as error:
+        _ignore_signals(True)
         status, reason = _why_not(words[0], changed, error)
         _say(f"{words[0] if words[0].isprintable() else repr(words[0])}: {reason}")
         return status

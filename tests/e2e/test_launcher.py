@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -188,6 +189,25 @@ def test_standard_streams_may_be_closed(closed: str, launcher: Path, tmp_path: P
         result = children.run_command("bash", "-c", f"{launcher} {words} {closed}")
         assert result.status == status, result
         assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("place", ["full-disk", "broken-pipe"])
+@pytest.mark.parametrize(
+    ("words", "status"), [("nowhere", 127), ("/", 126), ("", 2), ("--help", 1), ("--version", 1)]
+)
+def test_what_it_says_may_get_lost(words: str, status: int, place: str, launcher: Path) -> None:
+    if place == "full-disk":
+        target = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, target = os.pipe()
+        os.close(reader)
+    command = [launcher, *words.split()]
+    stderr = subprocess.PIPE if status == 1 else target
+    done = subprocess.run(
+        command, env=children.clean_env(), stdout=target, stderr=stderr, check=False
+    )
+    os.close(target)
+    assert (done.returncode, done.stderr or b"") == (status, b"")
 
 
 def test_its_own_options(launcher: Path) -> None:

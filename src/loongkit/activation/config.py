@@ -90,11 +90,13 @@ def _load(path: str) -> list[tuple[str, str | None]]:
     loader = yaml.BaseLoader(text)
     try:
         document = loader.get_single_node()
+        if document is None:
+            return []
         # Read as a whole too: values that hold themselves, and keys that are lists, are errors.
-        whole = None if document is None else loader.construct_document(document)
+        whole = loader.construct_document(document)
     finally:
         loader.dispose()
-    if whole in (None, ""):
+    if whole == "":
         return []
     if not isinstance(whole, dict):
         raise ValueError(f"it holds a {type(whole).__name__}, not names with values")
