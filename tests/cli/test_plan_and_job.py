@@ -79,19 +79,38 @@ def test_a_recorded_machine_that_is_none(plan: Plan, tmp_path: Path) -> None:
     assert row["reason"] == f"LOONGKIT_NUMA_AFFINITY_SYSFS={of_job}"
 
 
-def test_strict_stops_a_rank_as_the_plan_says(plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "changes", "cause"),
+    [
+        ((), {}, "no-gpu: this host has no accelerator"),
+        (
+            (0, 1),
+            {"LOONGKIT_NUMA_AFFINITY_TRAIN_ON_GPULESS": "1"},
+            "LOONGKIT_NUMA_AFFINITY_TRAIN_ON_GPULESS: no effect without "
+            "LOONGKIT_NUMA_AFFINITY_ALLOW_ASYMMETRIC=1",
+        ),
+    ],
+    ids=["nothing is done", "an option is not followed"],
+)
+def test_strict_stops_a_rank_as_the_plan_says(
+    plan: Plan, tmp_path: Path, gpus: tuple[int, ...], changes: dict[str, str], cause: str
+) -> None:
     pytest.importorskip("torch")
+    if len(os.sched_getaffinity(0) & {0, 1}) < 2:
+        pytest.skip("CPUs 0 and 1 are of different nodes in the recorded machine")
     environ = {
         "LOONGKIT_NUMA_AFFINITY": "1",
-        "LOONGKIT_NUMA_AFFINITY_SYSFS": str(two_nodes.write(tmp_path, ())),
+        "LOONGKIT_NUMA_AFFINITY_SYSFS": str(two_nodes.write(tmp_path, gpus)),
         "LOONGKIT_STRICT": "1",
+        **changes,
     }
     problems = plan(**environ)["problems"]
     assert [each for each in problems if "STRICT" in each] == [
         "LOONGKIT_STRICT=1 stops each process that a launcher gives a local rank, because of "
-        "numa_affinity (no-gpu: this host has no accelerator)"
+        f"numa_affinity ({cause})"
     ]
     env = children.with_prelude(**environ)
     assert children.run("-c", "print(1)", env=env).out.startswith("1\n")
-    rank = children.run("-c", "print(1)", env={**env, "LOCAL_RANK": "0"})
-    assert rank.status != 0 and "1\n" not in rank.out and "no-gpu" in rank.err
+    ranks = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    rank = children.run("-c", "print(1)", env={**env, **ranks})
+    assert rank.status != 0 and "1\n" not in rank.out and cause in rank.err

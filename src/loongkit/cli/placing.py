@@ -15,6 +15,7 @@ from loongkit.cli import topology
 from loongkit.cli.output import counted
 from loongkit.cli.topology import Rank, View
 from loongkit.cli.topology_text import ranks_text
+from loongkit.numa import plan as planning
 from loongkit.numa.cgroups import own
 from loongkit.numa.cgroups.operations import Operations
 
@@ -31,16 +32,22 @@ class Outlook:
     """What would become of a feature that is on.
 
     ``cause`` says why it is certain to do nothing, "" where it would do something, and ``more``
-    where to read on about it; ``note`` says what it would do or depends on; ``problems`` which of
-    its options can't be followed; ``yields_to`` names a feature that does its work where both are
-    on.
+    where to read on about it; ``note`` says what it would do or depends on; ``problems`` what is
+    worth a warning, ``shortfall`` which of the options can't be followed while the rest is done;
+    ``yields_to`` names a feature that does its work where both are on.
     """
 
     cause: str = ""
     more: str = ""
     note: str = ""
     problems: tuple[str, ...] = ()
+    shortfall: str = ""
     yields_to: str = ""
+
+    @property
+    def stops(self) -> str:
+        """Return why LOONGKIT_STRICT=1 stops a rank that has asked for the feature by its name."""
+        return self.cause or self.shortfall
 
 
 def outlooks(environ: Mapping[str, str]) -> dict[str, Outlook]:
@@ -69,6 +76,7 @@ def of_view(view: View, launched: bool) -> Outlook:
         more="`loongkit topology` shows the machine" if cause else "",
         note=_note(view, launched),
         problems=tuple(problems),
+        shortfall=_shortfall(view),
         yields_to=GROUPS,
     )
 
@@ -78,6 +86,13 @@ def _cause(view: View) -> str:
     if any(rank.plan.active or rank.cause[0] == _UNKNOWN for rank in view.ranks):
         return ""
     return _causes(view.ranks)
+
+
+def _shortfall(view: View) -> str:
+    texts = (
+        text for rank in view.bound for code, text in rank.reasons if code in planning.NOT_FOLLOWED
+    )
+    return "; ".join(dict.fromkeys(texts))
 
 
 def _causes(ranks: Sequence[Rank]) -> str:

@@ -242,7 +242,7 @@ def ranks_stopped_by_strict(
     return [
         decision
         for decision in placing_ones
-        if decision.on and decision.asked == plan.OWN and outlooks[decision.entry.name].cause
+        if decision.on and decision.asked == plan.OWN and outlooks[decision.entry.name].stops
     ]
 
 
@@ -251,7 +251,7 @@ def strict_line_of_ranks(decision: plan.Decision, outlooks: Mapping[str, Outlook
     name = decision.entry.name
     return (
         "LOONGKIT_STRICT=1 stops each process that a launcher gives a local rank, because of "
-        f"{name} ({outlooks[name].cause})"
+        f"{name} ({outlooks[name].stops})"
     )
 
 
