@@ -35,9 +35,9 @@ def test_a_folder_that_owns_the_name(doctor: Doctor, tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(children.SOURCE)!r})"
     code += "; from loongkit.cli.main import main; sys.exit(main())"
     result = children.run("-c", code, "doctor", "--json", env=env)
-    (found,) = [f for f in json.loads(result.out)["findings"] if f["check"] == "name"]
-    assert f"something else of that name in {folder / 'loongkit'}" in found["found"]
-    assert result.status == 0  # the prelude loads ours by its path all the same
+    (found,) = [f for f in json.loads(result.out)["findings"] if f["check"] == "start-up"]
+    assert f"{folder}/loongkit/__init__.py is called loongkit, too" in found["found"]
+    assert result.status == 1  # the name is the job's own there
 
 
 def test_another_distribution_that_owns_the_name(

@@ -171,15 +171,47 @@ def test_an_old_python_below_a_job(python: str) -> None:
     assert result.seen_by_user == (b"0 b'2\\n' b''\n", b"", 0)
 
 
-def test_another_package_of_our_name_is_left_alone(tmp_path: Path) -> None:
-    """A folder called loongkit beside the job: ours is loaded by its path, before the job looks."""
-    copies.write(tmp_path, {"loongkit/__init__.py": "print('theirs')\n", "job.py": REPORT})
-    env = children.with_prelude(LOONGKIT_ALL="1")
-    result = children.run("job.py", env=env, cwd=tmp_path)
+#: How a job may have something else of our name, and how it is started.
+THEIRS = {
+    "package": ("loongkit/__init__.py", ["job.py"]),
+    "module": ("loongkit.py", ["job.py"]),
+    "module-run": ("loongkit.py", ["-m", "job"]),
+    "code": ("loongkit/__init__.py", ["-c", "import job"]),
+    "folder": ("loongkit.py", ["."]),
+    "on-pythonpath": ("lib/loongkit.py", ["job.py"]),
+}
+
+
+@pytest.mark.parametrize("python", ANY)
+@pytest.mark.parametrize("name", THEIRS)
+def test_another_package_of_our_name_is_the_job_s(name: str, python: str, tmp_path: Path) -> None:
+    """A job that imports it gets it, as without us: Loongkit says why it stays off, once."""
+    file, words = THEIRS[name]
+    job = (
+        f"{REPORT}import loongkit, subprocess\nprint(loongkit.OWN, sorted(m for m in sys.modules if"
+        " 'loongkit' in m), len(sys.meta_path))\n"
+        "if not sys.argv[1:]: subprocess.run([sys.executable, *{words!r}, 'child'], check=True)\n"
+    ).replace("{words!r}", repr(words))
+    copies.write(tmp_path, {file: "OWN = 'theirs'\n", "job.py": job, "__main__.py": "import job\n"})
+    lib = str(tmp_path / "lib")
+    log = copies.Log(tmp_path / "log")
+    env = children.with_prelude(LOONGKIT_ALL="1", PYTHONPATH=lib, **log.settings)
+    plain = children.run(
+        *words, python=python, env=children.clean_env(PYTHONPATH=lib), cwd=tmp_path
+    )
+    result = children.run(*words, python=python, env=env, cwd=tmp_path)
+    assert plain.status == 0 and "theirs" in plain.out, plain
+    assert result.seen_by_user == plain.seen_by_user
+    (line,) = log.text.splitlines()
+    assert " WARNING " in line and f"called loongkit, {tmp_path / file}, and" in line
+
+
+def test_a_folder_of_our_name_that_is_no_package_is_in_nobody_s_way(tmp_path: Path) -> None:
+    """Such as a checkout of Loongkit in the working directory."""
+    copies.write(tmp_path, {"loongkit/README.md": "", "job.py": REPORT})
+    result = children.run("job.py", env=children.with_prelude(LOONGKIT_ALL="1"), cwd=tmp_path)
     package = children.PRELUDE.parent
     assert result.seen_by_user == (f"{package}/__init__.py\nTrue\n".encode(), b"", 0)
-    result = children.run("-c", "import loongkit", env=children.with_prelude(), cwd=tmp_path)
-    assert result.out == "theirs\n"
 
 
 @pytest.mark.parametrize("python", ANY)

@@ -190,12 +190,7 @@ class Settings:
             self.problems.append((variable, text))
 
     def accept(self, variable: str, kind: str, text: str, source: str) -> None:
-        """Read one value; one that cannot be read is recorded and leaves the variable unset.
-
-        An empty one leaves it unset without a word: so manifests and templates write "not set".
-        """
-        if not text.strip():
-            return
+        """Read one value; one that cannot be read is recorded and leaves the variable unset."""
         value = PARSERS[kind](text)
         if value is None:
             self.complain(

@@ -49,6 +49,19 @@ def activate(source: str) -> None:
         _register_exit()
 
 
+def make_way(file: str) -> None:
+    """Log that Loongkit stays off for the sake of the job's own module of its name."""
+    found = settings.read(os.environ)
+    configure_log(found)
+    found.complain(
+        "loongkit",
+        f"Loongkit stays off: the job has something else that is called loongkit, {file}, and "
+        "would get Loongkit in its place; rename that one",
+    )
+    if _speaks_for_job():
+        warn_once(found, os.environ)
+
+
 def configure_log(found: settings.Settings) -> None:
     """Send the log where the settings say; an unusable folder is reported once in a job."""
     settings.keep_paths(os.environ)

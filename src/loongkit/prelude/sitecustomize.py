@@ -24,6 +24,7 @@ def _activate():
     """Load Loongkit from beside this file, whatever else this interpreter has installed."""
     if "loongkit.activation.start" in sys.modules:
         return  # a second prelude on the path, or one that was chained back to us
+    theirs = ""
     if "loongkit" not in sys.modules:
         # Only our package: its parent folder is another environment's site-packages when a
         # launcher of one environment starts an interpreter of another.
@@ -32,10 +33,33 @@ def _activate():
         spec = finder.find_spec("loongkit", [source])
         if spec is None or spec.loader is None:
             return  # uninstalled while this folder was still on PYTHONPATH
+        theirs = _their_own(finder)
         sys.modules["_frozen_importlib"]._load(spec)
     from loongkit.activation import guard
 
-    guard.activate("prelude")
+    if not theirs:
+        guard.activate("prelude")
+        return
+    guard.make_way(theirs)
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "loongkit":
+            del sys.modules[name]
+
+
+def _their_own(finder):
+    """Return the file of what else is called loongkit, if the job would import that without us."""
+    entries = list(sys.path)
+    if not getattr(sys.flags, "safe_path", False):
+        # Python puts it on the path only later: a script's folder, else the working directory.
+        first = getattr(sys, "argv", None) or [""]
+        script = "" if first[0] in ("-c", "-m", "-") else first[0]
+        folder = os.path.isdir(script) or not script
+        entries.insert(0, script if folder else os.path.dirname(os.path.realpath(script)))
+    spec = finder.find_spec("loongkit", entries)
+    if spec is None or spec.loader is None or not spec.origin:
+        return ""  # nothing, or a folder that is no package
+    marker = os.path.join(os.path.dirname(spec.origin), "activation", "start.py")
+    return "" if os.path.exists(marker) else os.path.normpath(spec.origin)
 
 
 def _arm():

@@ -72,6 +72,13 @@ def _start_up(answer: Answer, error: str, prelude: str, by_launcher: bool) -> Fi
             "take its folder out of PYTHONPATH, or start the job with loongkit-run",
         )
     if _same_file(answer.winner, os.path.join(prelude, "sitecustomize.py")):
+        if answer.importable and not _is_loongkit(answer.importable):
+            return problem(
+                check_name,
+                f"{answer.importable} is called loongkit, too: a job would get Loongkit in its "
+                "place, so Loongkit stays off",
+                "rename or remove that one",
+            )
         return problem(
             check_name,
             f"Loongkit's sitecustomize runs in a process {way}, but Loongkit isn't armed: "
@@ -110,18 +117,14 @@ def _chain(answer: Answer, error: str, prelude: str) -> Iterator[Finding]:
 
 def _owner_of_the_name(answer: Answer, prelude: str) -> Iterator[Finding]:
     name = "name"
-    if answer.importable and not _is_ours(answer.importable, prelude):
-        folder = os.path.dirname(answer.importable)
-        what = "something else of that name"
-        advice = "rename or remove it: `import loongkit.all` fails in jobs without the prelude"
-        if os.path.isfile(os.path.join(folder, "activation", "start.py")):
-            what = f"Loongkit {version_in(answer.importable) or 'of an unknown version'}"
-            advice = "install one version: with two in one job, processes of the later step aside"
+    found = answer.importable
+    if found and _is_loongkit(found) and not _is_ours(found, prelude):
         yield note(
             name,
-            f"`import loongkit` by itself finds {what} in {folder}; "
+            f"`import loongkit` by itself finds Loongkit "
+            f"{version_in(found) or 'of an unknown version'} in {os.path.dirname(found)}; "
             f"the prelude loads Loongkit {__version__} in {os.path.dirname(prelude)}",
-            advice,
+            "install one version: with two in one job, processes of the later step aside",
         )
     for owner, version in answer.owners:
         if owner.lower() != "loongkit":
@@ -150,6 +153,10 @@ def version_in(file: str) -> str:
         if left.strip() == "__version__":
             return right.split("#")[0].strip().strip("'\"")
     return ""
+
+
+def _is_loongkit(file: str) -> bool:
+    return os.path.isfile(os.path.join(os.path.dirname(file), "activation", "start.py"))
 
 
 def _is_ours(file: str, prelude: str) -> bool:
