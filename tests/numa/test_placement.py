@@ -398,7 +398,7 @@ class TestShortfalls:
         ("options", "said"),
         [
             ({"cpus": "nonsense"}, "LOONGKIT_NUMA_AFFINITY_CPUS='nonsense' is not understood"),
-            ({"cpus": "0"}, "names the CPUs of 1 local ranks where there are 2"),
+            ({"cpus": "0"}, "has lists for 1 of the 2 local ranks"),
             ({"cpus": "0,1-5"}, "may not use CPUs 2-5"),
             ({"train_on_gpuless": True}, "no effect without LOONGKIT_NUMA_AFFINITY_ALLOW_ASYMM"),
             ({"separate_by_roles": True}, "SEPARATE_BY_ROLES has no effect"),

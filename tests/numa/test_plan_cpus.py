@@ -69,7 +69,7 @@ def test_a_long_text_is_cut_in_the_warning() -> None:
 def test_too_few_lists_act_as_unset() -> None:
     found = plan(MACHINE, request(1, 2, cpus="0-31"))
     assert codes(found)[0] == "cpus-too-few" and shown(found) == ("32-63", "32-63")
-    assert "1 local ranks where there are 2" in found.warnings[0]
+    assert "has lists for 1 of the 2 local ranks" in found.warnings[0]
 
 
 def test_lists_for_more_ranks_than_there_are_do_no_harm() -> None:

@@ -108,12 +108,12 @@ def is_launcher(arguments: Sequence[str] | None = None) -> bool:
 
 def local_rank(environ: Mapping[str, str]) -> int:
     """Return the rank of this process on its node; 0 when no launcher has said it."""
-    return _first_number(environ, _LOCAL_RANK)
+    return max(0, _first_number(environ, _LOCAL_RANK))
 
 
 def has_local_rank(environ: Mapping[str, str]) -> bool:
     """Tell whether a launcher has given this process a rank on its node."""
-    return any(environ.get(name, "").strip().isdecimal() for name in _LOCAL_RANK)
+    return _first_number(environ, _LOCAL_RANK) >= 0
 
 
 def local_ranks(environ: Mapping[str, str]) -> int:
@@ -125,26 +125,27 @@ def said_local_ranks(environ: Mapping[str, str]) -> int:
     """Return how many processes of the job run on this node; 0 when no launcher has said it."""
     slurm = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_NTASKS_PER_NODE", "")
     # Slurm writes "4(x2),3" where the nodes of a step differ.
-    tasks = slurm.split("(")[0].split(",")[0].strip()
-    found = _first_number(environ, _LOCAL_RANKS) or (int(tasks) if tasks.isdecimal() else 0)
+    tasks = _number(slurm.split("(")[0].split(",")[0])
     alone = environ.get("WORLD_SIZE", "").strip() == "1"
+    found = max(0, _first_number(environ, _LOCAL_RANKS)) or max(0, tasks)
     return found or (1 if alone else 0)
 
 
 def global_rank(environ: Mapping[str, str]) -> int | None:
     """Return the rank of this process in the job, or None when no launcher has said it."""
-    names = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-    if not any(environ.get(name, "").strip().isdecimal() for name in names):
-        return None
-    return _first_number(environ, names)
+    found = _first_number(environ, ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"))
+    return found if found >= 0 else None
 
 
 def _first_number(environ: Mapping[str, str], names: tuple[str, ...]) -> int:
-    for name in names:
-        text = environ.get(name, "").strip()
-        if text.isdecimal():
-            return int(text)
-    return 0
+    """Return the number in the first of these variables that holds one, -1 where none does."""
+    return next((found for name in names if (found := _number(environ.get(name, ""))) >= 0), -1)
+
+
+def _number(text: str) -> int:
+    """Return a number of processes, -1 where the text is none: no host has ten digits of them."""
+    text = text.strip()
+    return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
 def parent_of(pid: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loongkit.activation.feature import Feature, Option
+from loongkit.numa.plan_caches import SPLIT_VENDORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ FEATURE = Feature(
     position=230,
     summary="keeps a training process on the NUMA node of its GPU",
     note=(
-        "active by default with PyTorch >= 2.5.0 on machines whose GPUs are spread evenly "
+        "under a level it is active with PyTorch >= 2.5.0 on machines whose GPUs are spread evenly "
         "over the NUMA nodes"
     ),
     options=(
@@ -36,7 +37,12 @@ FEATURE = Feature(
             always_shown=True,
         ),
         Option(
-            "partition_per_llc", "bool", False, "give each training process L3 caches of its own"
+            "partition_per_llc",
+            "bool",
+            False,
+            "give each training process L3 caches of its own",
+            on_with=SPLIT_VENDORS,
+            unless="allow_asymmetric",
         ),
         Option(
             "separate_by_roles",

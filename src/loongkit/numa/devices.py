@@ -107,7 +107,9 @@ def guess(
         shared=_shared(environ, found.addresses, table, local_rank),
     )
     if local_rank >= 0 and len(devices) > len(set(devices)) and all(devices):
-        said.append(("ranks>gpus", f"{ranks} local ranks share {len(set(devices))} accelerators"))
+        said.append(
+            ("ranks>gpus", f"accelerators are shared: {len(set(devices))} for {ranks} local ranks")
+        )
     return Identity(devices, found.addresses, tuple(said), tuple(warnings))
 
 

@@ -179,7 +179,8 @@ def _kept(machine: Machine, nodes: list[int], said: Reasons) -> bool:
     within = [id for id in with_cpus(machine) if machine.allowed <= machine.nodes[id].cpus]
     if not within:
         return False
-    text = f"this process was bound to CPUs {cpulists.format(machine.allowed)} already and stays there"
+    mask = cpulists.format(machine.allowed)
+    text = f"this process was bound to CPUs {mask} already and stays there"
     elsewhere = within[0] not in nodes
     if elsewhere:
         text += f", though they are of {names(within)} and its accelerator is on {names(nodes)}"

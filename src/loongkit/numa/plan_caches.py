@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from loongkit.numa.records import Machine, Request
 
 #: CPUs made of small groups of cores with a cache each: there the split is the default.
-_SPLIT_VENDORS = ("amd", "hygon")
+SPLIT_VENDORS = ("amd", "hygon")
 
 _SPLIT = "LOONGKIT_NUMA_AFFINITY_PARTITION_PER_LLC"
 _ROLES = "LOONGKIT_NUMA_AFFINITY_SEPARATE_BY_ROLES"
@@ -25,7 +25,7 @@ def wanted(machine: Machine, request: Request) -> bool:
         return bool(request.options.get("partition_per_llc"))
     if request.options.get("allow_asymmetric"):
         return False
-    return machine.vendor in _SPLIT_VENDORS
+    return machine.vendor in SPLIT_VENDORS
 
 
 def share(
@@ -65,8 +65,8 @@ def share(
     if len(caches) % len(ranks):
         return refuse(
             "llc-uneven",
-            f"node {node} has {len(caches)} last-level caches, which don't divide evenly among "
-            f"{len(ranks)} training processes",
+            f"node {node} has {len(caches)} last-level cache{'s' * (len(caches) > 1)}, which can't "
+            f"be divided evenly among {len(ranks)} training processes",
         )
     sizes = sorted({len(cache) for cache in caches})
     if len(sizes) > 1:
@@ -122,5 +122,8 @@ def by_roles(
         said.say("roles-need-2-llc", text, warn=True)
         return None
     half = (len(caches) + 1) // 2
-    said.say("roles-split", f"{half} caches for training, {len(caches) - half} for data workers")
+    said.say(
+        "roles-split",
+        f"last-level caches: {half} for training, {len(caches) - half} for data workers",
+    )
     return frozenset().union(*caches[:half]), frozenset().union(*caches[half:])

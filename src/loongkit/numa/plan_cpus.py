@@ -61,7 +61,7 @@ def own(machine: Machine, request: Request, said: Reasons) -> frozenset[int] | N
         return None
     ranks = max(request.ranks, request.local_rank + 1, 1)
     if len(lists) < ranks:
-        found = f"{what} names the CPUs of {len(lists)} local ranks where there are {ranks}"
+        found = f"{what} has lists for {len(lists)} of the {ranks} local ranks"
         said.say("cpus-too-few", f"{found} and counts as not set; {_ACCEPTED}", warn=True)
         return None
     lists = lists[:ranks]

@@ -1,4 +1,4 @@
-"""Who started whom, read from /proc."""
+"""What launchers say of a process, and who started whom."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from loongkit.activation import process
 
-#: Prints its process id once it has a child of its own, and lives until its input ends.
+#: Prints the process id of a child of its own, and lives until its input ends.
 PARENT = """
 import os, subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"])
@@ -61,3 +61,31 @@ def test_the_first_process_of_a_container_is_an_ancestor_too(
 def test_a_circle_of_reused_numbers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "parent_of", {30: 20, 20: 30}.__getitem__)
     assert not process.is_below(30, 7)
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "ranks"),
+    [
+        ({}, None, 0),
+        ({"LOCAL_RANK": " 3 ", "LOCAL_WORLD_SIZE": "8"}, 3, 8),
+        ({"LOCAL_RANK": "0"}, 0, 0),
+        ({"LOCAL_RANK": "0", "WORLD_SIZE": "1"}, 0, 1),
+        ({"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, 1, 4),
+        ({"LOCAL_RANK": "x", "SLURM_LOCALID": "2", "LOCAL_WORLD_SIZE": "-1"}, 2, 0),
+        ({"LOCAL_RANK": "9" * 5000, "LOCAL_WORLD_SIZE": "9" * 5000}, None, 0),
+        ({"LOCAL_RANK": "1.5", "SLURM_NTASKS_PER_NODE": "x(x2)"}, None, 0),
+    ],
+)
+def test_what_launchers_say(environ: dict[str, str], rank: int | None, ranks: int) -> None:
+    assert process.has_local_rank(environ) is (rank is not None)
+    assert process.local_rank(environ) == (rank or 0)
+    assert process.said_local_ranks(environ) == ranks
+    assert process.local_ranks(environ) == (ranks or 1)
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [({}, None), ({"RANK": "12"}, 12), ({"RANK": "9" * 5000}, None), ({"RANK": "a"}, None)],
+)
+def test_the_rank_in_the_whole_job(environ: dict[str, str], rank: int | None) -> None:
+    assert process.global_rank(environ) == rank
