@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from loongkit.numa.cgroups.operations import Operations
     from loongkit.numa.cgroups.own import Own
 
-#: How often a group is made again that another process's clearing away took from under us.
+#: How often a group is made again that another process's clearing away took from under us, and
+#: what the kernel answers then. The last two: it is there again, but not yet ready for use.
 _ATTEMPTS = 3
+_TAKEN_AWAY = (errno.ENOENT, errno.ENODEV, errno.EACCES, errno.ENOSPC)
 
 
 class JobGroups:
@@ -70,7 +72,7 @@ class JobGroups:
                 for leaf in leaves:
                     self._operations.groups_in(leaf)  # nobody has cleared it away in the meantime
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENODEV) or attempt + 1 == _ATTEMPTS:
+                if error.errno not in _TAKEN_AWAY or attempt + 1 == _ATTEMPTS:
                     raise
             else:
                 return

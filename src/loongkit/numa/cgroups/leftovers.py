@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import time
 
+from loongkit.activation import process
 from loongkit.numa.cgroups import layouts
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups.own import PREFIX, TRAIN
@@ -63,22 +64,19 @@ def of_children(operations: Operations, pid: int, since: float) -> None:
             layouts.take_back(operations, own)
 
 
-def of_this_process(operations: Operations, pid: int) -> bool:
+def of_this_process(operations: Operations, pid: int) -> None:
     """Move a process out of the groups of ours that it is in, and remove them if it was the last.
-
-    Tells whether it was in any.
 
     Raises:
         OSError: no control groups are to be seen, or the group above takes no process.
     """
-    was_in_any = False
     for own in own_groups.find(operations, pid):
         if own.leaf:
-            was_in_any = True
             operations.write(f"{own.folder}/cgroup.procs", str(pid))
-            if of_job(operations, own.leaf.rpartition("/")[0]):
+            job = own.leaf.rpartition("/")[0]
+            _move_helpers(operations, job, own.folder)
+            if of_job(operations, job):
                 layouts.take_back(operations, own)
-    return was_in_any
 
 
 def of_job(operations: Operations, job: str) -> bool:
@@ -111,6 +109,26 @@ def remove(operations: Operations, folder: str) -> bool:
                 return error.errno in (errno.ENOENT, errno.ENODEV)
         time.sleep(_PAUSE)
     return False
+
+
+def _move_helpers(operations: Operations, job: str, folder: str) -> None:
+    """Move multiprocessing's helpers out of a job's groups where they are all that is left.
+
+    They end once the last process has ended that uses them, which may be this one.
+    """
+    pids = [
+        pid
+        for name in operations.groups_in(job)
+        for pid in own_groups.processes(operations, f"{job}/{name}")
+    ]
+    if all(_is_helper(operations, pid) for pid in pids):
+        for pid in pids:
+            operations.write(f"{folder}/cgroup.procs", str(pid))
+
+
+def _is_helper(operations: Operations, pid: int) -> bool:
+    words = operations.tree.read(f"proc/{pid}/cmdline").split("\0")
+    return process.kind(words) == process.HELPER
 
 
 def _jobs_below(operations: Operations, own: str) -> list[str]:
