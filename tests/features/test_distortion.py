@@ -7,27 +7,13 @@ import pickle
 
 import pytest
 
-np = pytest.importorskip("numpy")
-pytest.importorskip("numba")
-pytest.importorskip("mmcv.image.colorspace")
 distorting = pytest.importorskip("distorting")
+np = pytest.importorskip("numpy")
 distortions = distorting.distortions
-image, images, outcome = distorting.image, distorting.images, distorting.outcome
-results_for, same_as_original = distorting.results_for, distorting.same_as_original
+results_for = distorting.results_for
 
 pytestmark = pytest.mark.stacks
-EACH = pytest.mark.parametrize("origin", distortions.CLASSES)
-
-
-@pytest.fixture(scope="module")
-def applied():
-    with distorting.applied() as feature:
-        yield feature
-
-
-@pytest.fixture
-def feature(applied):
-    return distorting.Counted(applied)
+applied, feature, EACH = distorting.applied_once, distorting.feature, distorting.EACH
 
 
 @EACH
@@ -43,7 +29,7 @@ def test_results_and_draws_for_200_seeds(feature, origin):
         np.random.seed(seed)
         found = method(transform, given)
         assert found is given and found.keys() == expected.keys()
-        for wanted, got in zip(images(expected), images(found), strict=True):
+        for wanted, got in zip(distorting.images(expected), distorting.images(found), strict=True):
             assert (wanted.dtype, wanted.shape) == (got.dtype, got.shape)
             assert np.abs(wanted.astype(float) - got).max() <= bound
         assert np.random.get_state()[1].tobytes() == state[1].tobytes()
@@ -63,7 +49,9 @@ def test_other_ranges_are_read_at_each_call(feature, origin):
             expected = method.__wrapped__(transform, results_for(origin, seed))
             np.random.seed(seed)
             found = method(transform, results_for(origin, seed))
-            for wanted, got in zip(images(expected), images(found), strict=True):
+            for wanted, got in zip(
+                distorting.images(expected), distorting.images(found), strict=True
+            ):
                 assert np.abs(wanted.astype(float) - got).max() <= 1e-3
     assert feature.marks == 80
 
@@ -74,8 +62,8 @@ def test_a_draw_that_raises_does_so_after_the_same_draws(feature, origin):
     method = distortions.method_of(origin)
     kinds = set()
     for seed in range(20):
-        wanted = outcome(method.__wrapped__, transform, results_for(origin), seed)
-        assert outcome(method, transform, results_for(origin), seed) == wanted
+        wanted = distorting.outcome(method.__wrapped__, transform, results_for(origin), seed)
+        assert distorting.outcome(method, transform, results_for(origin), seed) == wanted
         kinds.add(wanted[0][0] is ValueError)
     assert kinds == {True, False}
 
@@ -106,7 +94,7 @@ def test_given_parameters_are_used_again(feature):
 
 
 def test_camera_views_are_not_edited_as_the_original_does(feature):
-    given = [image(seed, "float32") for seed in range(3)]
+    given = [distorting.image(seed, "float32") for seed in range(3)]
     kept = [one.copy() for one in given]
     for seed in range(10):
         np.random.seed(seed)

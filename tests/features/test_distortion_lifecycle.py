@@ -8,11 +8,8 @@ import types
 import children
 import pytest
 
-np = pytest.importorskip("numpy")
-pytest.importorskip("numba")
-mmcv = pytest.importorskip("mmcv")
-pytest.importorskip("mmcv.image.colorspace")
 distorting = pytest.importorskip("distorting")
+np, mmcv = pytest.importorskip("numpy"), pytest.importorskip("mmcv")
 distortions = distorting.distortions
 outcome, results_for = distorting.outcome, distorting.results_for
 same_as_original = distorting.same_as_original
@@ -22,7 +19,7 @@ from loongkit.images import distortion_check, variants  # noqa: E402
 from loongkit.kernels import photometric, photometric_loops  # noqa: E402
 
 pytestmark = pytest.mark.stacks
-EACH = pytest.mark.parametrize("origin", distortions.CLASSES)
+EACH = distorting.EACH
 
 
 @pytest.fixture

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-np = pytest.importorskip("numpy")
-pytest.importorskip("numba")
-pytest.importorskip("mmcv.image.colorspace")
 distorting = pytest.importorskip("distorting")
+np = pytest.importorskip("numpy")
 distortions = distorting.distortions
-image, images, outcome = distorting.image, distorting.images, distorting.outcome
-results_for, same_as_original = distorting.results_for, distorting.same_as_original
+image, results_for = distorting.image, distorting.results_for
+same_as_original = distorting.same_as_original
 
 pytestmark = pytest.mark.stacks
-EACH = pytest.mark.parametrize("origin", distortions.CLASSES)
-
-
-@pytest.fixture(scope="module")
-def applied():
-    with distorting.applied() as feature:
-        yield feature
-
-
-@pytest.fixture
-def feature(applied):
-    return distorting.Counted(applied)
+applied, feature, EACH = distorting.applied_once, distorting.feature, distorting.EACH
 
 
 BAD_IMAGES = {
@@ -101,7 +88,7 @@ def test_calls_of_another_form_go_to_the_original(feature, origin):
     expected = method.__wrapped__(transform, results=results_for(origin))
     np.random.seed(0)
     found = method(transform, results=results_for(origin))
-    assert all(map(np.array_equal, images(found), images(expected)))
+    assert all(map(np.array_equal, distorting.images(found), distorting.images(expected)))
     with pytest.raises(TypeError, match="results"):
         method(transform)
     assert feature.marks == 0

@@ -279,11 +279,7 @@ def at_work(stock):
         yield feature
 
 
-@pytest.fixture
-def views(at_work):
-    """The views that were handed out in the test."""
-    with own.counting() as handed_out:
-        yield handed_out
+views = own.views
 
 
 @pytest.mark.parametrize(("name", "images"), CASES)

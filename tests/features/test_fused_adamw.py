@@ -10,7 +10,7 @@ import weakref
 import pytest
 from applied import applied
 
-from loongkit.activation import hardware, states
+from loongkit.activation import hardware
 from loongkit.features import fused_adam, fused_adamw
 
 torch = pytest.importorskip("torch")
@@ -22,11 +22,7 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def adamw():
-    with applied(fused_adamw) as feature:
-        yield feature
-        assert feature.record.state == states.PATCHED
+adamw = optimisers.adamw
 
 
 def stock(kind, *args, **kwargs):

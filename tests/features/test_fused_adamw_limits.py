@@ -17,11 +17,7 @@ distributed = torch.distributed
 AdamW = torch.optim.AdamW
 
 
-@pytest.fixture
-def adamw():
-    with applied(fused_adamw) as feature:
-        yield feature
-        assert feature.record.state == states.PATCHED
+adamw = optimisers.adamw
 
 
 def wanted(steps=10, **options):

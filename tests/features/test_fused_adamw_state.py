@@ -10,7 +10,6 @@ import sys
 import pytest
 from applied import applied
 
-from loongkit.activation import states
 from loongkit.features import fused_adam, fused_adamw
 
 torch = pytest.importorskip("torch")
@@ -18,11 +17,7 @@ optimisers = pytest.importorskip("optimisers")
 AdamW = torch.optim.AdamW
 
 
-@pytest.fixture
-def adamw():
-    with applied(fused_adamw) as feature:
-        yield feature
-        assert feature.record.state == states.PATCHED
+adamw = optimisers.adamw
 
 
 def saved_and_loaded(state):

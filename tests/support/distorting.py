@@ -11,11 +11,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import applied as applying
+import pytest
+
+pytest.importorskip("numba")
+pytest.importorskip("mmcv.image.colorspace")
+
 import distortions
 import numpy as np
 
 from loongkit.features import distortion
 from loongkit.images import variants
+
+#: A test for each kind of class.
+EACH = pytest.mark.parametrize("origin", distortions.CLASSES)
 
 
 def registry_module() -> types.ModuleType:
@@ -64,6 +72,18 @@ class Counted:
     @property
     def marks(self) -> int:
         return self._feature.marks - self._before
+
+
+@pytest.fixture(scope="module")
+def applied_once() -> Iterator[applying.Applied]:
+    """The feature, for all tests of a module that call it ``applied``."""
+    with applied() as feature:
+        yield feature
+
+
+@pytest.fixture
+def feature(applied: applying.Applied) -> Counted:
+    return Counted(applied)
 
 
 def image(seed: int, dtype: str):

@@ -12,6 +12,7 @@ from typing import Any
 
 import mmcv
 import numpy as np
+import pytest
 import torch
 from mmcv.parallel import DataContainer as DC
 from mmdet.datasets import pipelines
@@ -262,6 +263,13 @@ def cameras_pipeline() -> list[Any]:
         DefaultFormatBundle3D(),
         Collect3D(),
     ]
+
+
+@pytest.fixture
+def views(at_work: Any) -> Iterator[list[Any]]:
+    """The views that were handed out in the test."""
+    with counting() as handed_out:
+        yield handed_out
 
 
 @contextlib.contextmanager

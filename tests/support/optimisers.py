@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import pytest
 import torch
+from applied import Applied, applied
+
+from loongkit.activation import states
+from loongkit.features import fused_adamw
 
 #: A scalar, an empty tensor, odd lengths around the width of vector registers, a convolution.
 SHAPES = ((), (0, 3), (5,), (31, 7), (8, 3, 3, 3), (1000,))
 
 #: The guarantee for float32.
 RTOL, ATOL = 1e-5, 1e-7
+
+
+@pytest.fixture
+def adamw() -> Iterator[Applied]:
+    """Fused AdamW at work, and still so when the test ends."""
+    with applied(fused_adamw) as feature:
+        yield feature
+        assert feature.record.state == states.PATCHED
 
 
 def parameters(
