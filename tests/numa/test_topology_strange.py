@@ -196,7 +196,7 @@ def test_offline_cpus_are_nowhere() -> None:
 def test_nodes_or_folders_tell_which_cpus_there_are_where_no_list_does(
     without: tuple[str, ...],
 ) -> None:
-    strange = {f"{CPU}/cpu{name}/x": "1" for name in ("9999", "9" * 5000, "007", "\u00b2", "freq")}
+    strange = {f"{CPU}/cpu{name}/x": "1" for name in ("9999", "9" * 5000, "0200", "\u00b2", "freq")}
     machine = read("epyc-7451", strange, without)
     assert machine.allowed == machines.cpus("0-95")
     assert "found no CPU in it" in notes_on(machine, f"{CPU}/online")[0]
@@ -248,6 +248,32 @@ def test_a_cache_whose_cpus_make_no_sense(text: str) -> None:
     assert any("found no set of CPUs with CPU 0" in note for note in machine.notes)
 
 
+def test_a_note_is_made_once_of_a_cache_that_is_looked_at_twice() -> None:
+    paths = [f"{CPU}/cpu{cpu}/cache/index3/shared_cpu_list" for cpu in (4, 5, 6, 7)]
+    machine = read("hygon-32", dict.fromkeys(paths, "0,0,x\n"))
+    (note,) = notes_on(machine, paths[0])
+    assert note.endswith("/shared_cpu_map is taken instead")
+    nowhere = dict.fromkeys((path.replace("list", "map") for path in paths), "0\n")
+    machine = read("hygon-32", dict.fromkeys(paths, "0,0,x\n") | nowhere)
+    assert len(notes_on(machine, paths[0])) == len(set(notes_on(machine, paths[0]))) == 2
+
+
+def test_siblings_without_the_cpu_itself() -> None:
+    path = f"{CPU}/cpu0/topology/thread_siblings_list"
+    tree = changed("hygon-32", {path: "1,33\n"})
+    machine = topology.read(tree)
+    assert details.read(tree, machine).cores[:2] == (machines.cpus("0"), machines.cpus("1,33"))
+    (note,) = notes_on(machine, path)
+    assert "found '1,33'; wanted CPU 0 among them; the CPU counts as a core of its own" in note
+
+
+def test_a_list_that_is_longer_than_any_kernel_makes_them() -> None:
+    machine = read("kunpeng-920", {f"{NODE}/node1/cpulist": "32" + " " * 70_000 + "-63\n"})
+    assert machine.nodes[1].cpus == machines.cpus("32-63")
+    (note,) = notes_on(machine, f"{NODE}/node1/cpulist")
+    assert "found more than 65536 bytes" in note
+
+
 def test_cores_of_two_kinds() -> None:
     """Some CPUs have a further level: what was learned of their neighbours does not mislead."""
     texts = {f"{CPU}/cpu{cpu}/cache/index3/shared_cpu_list": "0-15\n" for cpu in range(16)}
@@ -274,7 +300,13 @@ def test_cores_without_the_level_that_others_have() -> None:
     assert not machine.llcs_known
 
 
-@pytest.mark.parametrize("text", ["10 16", "a b c d", "10 16 32 -1", "", "9" * 50])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("10 16", "a b c d", "10 16 32 -1", "", "9" * 50),
+        *("9 16 25 32", "16 10 25 32", "11 16 25 32", "10 16 25 256", "10 0 25 32"),
+    ],
+)
 def test_distances_of_nonsense(text: str) -> None:
     machine = read("kunpeng-920", {f"{NODE}/node0/distance": text})
     assert machine.nodes[0].distances == {0: 10, 1: 20, 2: 20, 3: 20}
