@@ -1,10 +1,15 @@
-"""Reads three times the page-cache limit with and without PAGE_CACHE_LIMIT, in three ways.
+"""Reads three times the page-cache limit with and without PAGE_CACHE_LIMIT, in four ways.
 
 Plain files of 1 MB, JPEG images by cv2.imread, and one HDF5 file read by chunks at random places,
 each from a DataLoader, cold, once. Reported are the files' pages in the page cache, at the end and
 at the highest (seen from another process every few milliseconds), as a share of the limit, and the
-CPU time of the thread that reads and of its whole process as ratios. Files lie on the disk of the
-working folder, or of the folder that ``PAGE_CACHE_FOLDER`` names.
+CPU time of the thread that reads and of its whole process as ratios.
+
+The fourth is a read-only np.memmap, whose samples of 1 MB are copied in random order, three times
+over: the first pass is cold, and without the limit the others find everything in memory. Reported
+too are elapsed time, of all passes and of those after the first, and what was read from the disk.
+
+Files lie on the disk of the working folder, or of the folder that ``PAGE_CACHE_FOLDER`` names.
 """
 
 from __future__ import annotations
@@ -31,7 +36,11 @@ from loongkit.page_cache import pages, syscalls
 
 MB = 1 << 20
 #: The limit for each way of reading, in MB; an image takes longest to read.
-LIMITS = {"plain": 64, "imread": 32, "hdf5": 64}
+LIMITS = {"plain": 64, "imread": 32, "hdf5": 64, "memmap": 64}
+#: These read one file of samples, which is opened with the first of them.
+ONE_FILE = ("hdf5", "memmap")
+#: How often everything is read, where that is more than once.
+PASSES = {"memmap": 3}
 
 
 class Samples(torch.utils.data.Dataset[float]):  # type: ignore[misc]
@@ -40,10 +49,10 @@ class Samples(torch.utils.data.Dataset[float]):  # type: ignore[misc]
     def __init__(self, way: str, files: list[Path]) -> None:
         self.way = way
         self.files = files
-        self.hdf5: Any = None
+        self.opened: Any = None
 
     def __len__(self) -> int:
-        return 3 * LIMITS["hdf5"] if self.way == "hdf5" else len(self.files)
+        return 3 * LIMITS[self.way] if self.way in ONE_FILE else len(self.files)
 
     def __getitem__(self, index: int) -> float:
         started = time.thread_time()
@@ -53,10 +62,18 @@ class Samples(torch.utils.data.Dataset[float]):  # type: ignore[misc]
         elif self.way == "imread":
             assert cv2.imread(str(self.files[index])) is not None
         else:
-            if self.hdf5 is None:
-                self.hdf5 = h5py.File(self.files[0], "r")["samples"]
-            self.hdf5[index]
+            if self.opened is None:
+                self.opened = self.open()
+            sample = self.opened[index]
+            if self.way == "memmap":  # where nothing was read so far
+                sample.copy()
         return time.thread_time() - started
+
+    def open(self) -> Any:
+        """Open the one file of all samples."""
+        if self.way == "hdf5":
+            return h5py.File(self.files[0], "r")["samples"]
+        return np.memmap(self.files[0], np.uint8, "r", shape=(len(self), MB))
 
 
 def write_files(way: str, folder: Path) -> list[Path]:
@@ -71,7 +88,10 @@ def write_files(way: str, folder: Path) -> list[Path]:
             samples = file.create_dataset("samples", shape, np.uint8, chunks=(1, MB))
             for number in range(len(samples)):
                 samples[number] = rng.integers(0, 256, MB, np.uint8)
-    while way != "hdf5" and wanted > 0:
+    elif way == "memmap":
+        files = [folder / "samples.bin"]
+        files[0].write_bytes(rng.bytes(wanted))
+    while way not in ONE_FILE and wanted > 0:
         path = folder / f"{len(files)}.{'bin' if way == 'plain' else 'jpg'}"
         if way == "plain":
             path.write_bytes(rng.bytes(MB))
@@ -96,7 +116,7 @@ def resident(files: list[Path]) -> int:
 
 
 def read_in_child(way: str, files: list[Path], limited: bool) -> dict[str, float]:
-    """Read everything once, cold, in a forked process; what it took."""
+    """Read everything, cold at first, in a forked process; what it took."""
     for path in files:
         descriptor = syscalls.open_file(bytes(path))
         syscalls.drop(descriptor)
@@ -129,15 +149,23 @@ def _read(way: str, files: list[Path], limited: bool) -> dict[str, float]:
         os.environ["LOONGKIT_PAGE_CACHE_LIMIT_SIZE"] = str(LIMITS[way])
         import loongkit.all  # noqa: F401
     cv2.setNumThreads(0)
-    started = _process_seconds()
+    before, passes, reading = _usage(), [time.perf_counter()], 0.0
     loader = torch.utils.data.DataLoader(Samples(way, files), batch_size=4, shuffle=True)
-    reading = sum(float(batch.sum()) for batch in loader)
-    return {"reader": reading, "process": _process_seconds() - started}
+    for _ in range(PASSES.get(way, 1)):
+        reading += sum(float(batch.sum()) for batch in loader)
+        passes.append(time.perf_counter())
+    after = _usage()
+    return {
+        "reader_cpu": reading,
+        "process_cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "elapsed": passes[-1] - passes[0],
+        "elapsed_later": passes[-1] - passes[1],
+        "disk": after.ru_inblock - before.ru_inblock,
+    }
 
 
-def _process_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+def _usage() -> resource.struct_rusage:
+    return resource.getrusage(resource.RUSAGE_SELF)
 
 
 def measure(way: str, folder: Path, pairs: int) -> list[Outcome]:
@@ -153,10 +181,11 @@ def measure(way: str, folder: Path, pairs: int) -> list[Outcome]:
         Outcome.of(f"page_cache_{way}_{key}", [one[key] for one in found[True]], "x the limit")
         for key in ("peak", "end")
     ]
-    for key in ("reader", "process"):
+    again = ("elapsed", "elapsed_later", "disk") if way in PASSES else ()
+    for key in ("reader_cpu", "process_cpu", *again):
         both = zip(found[True], found[False], strict=True)
         ratios = [limited[key] / plain[key] for limited, plain in both]
-        outcomes.append(Outcome.of(f"page_cache_{way}_{key}_cpu", ratios))
+        outcomes.append(Outcome.of(f"page_cache_{way}_{key}", ratios))
     return outcomes
 
 
