@@ -151,6 +151,11 @@ def test_only_the_beginning_of_cpuinfo_counts(tmp_path: Path) -> None:
     assert cpu(tmp_path, late).vendor == "other"
 
 
+def test_fields_that_cannot_be_printed_are_missing(tmp_path: Path) -> None:
+    found = cpu(tmp_path, X86.format(vendor="GenuineIntel", model="\x1b[31mX\0"))
+    assert (found.vendor, found.model) == ("intel", "")
+
+
 def test_no_cpuinfo(tmp_path: Path) -> None:
     assert hardware.read_cpu(str(tmp_path)).vendor == "other"
 

@@ -235,6 +235,7 @@ TABLE = [
     Row(f"{LAST}/level", llcs, PAIRS),
     Row(f"{LAST}/type", llcs, PAIRS),
     Row(f"{LAST}/size", cache_size, 0),
+    Row(f"{LAST}/size", cache_size, 0, wrap="512K%s", quiet=("empty", "blank")),
     Row(f"{LAST}/shared_cpu_list", llcs, PAIRS, quiet=("empty", "blank")),
     Row(f"{LAST}/shared_cpu_map", llcs, PAIRS, around={f"{LAST}/shared_cpu_list": None}),
     Row("proc/bus/pci/devices", cards, WHOLE),

@@ -112,3 +112,31 @@ def test_uuids_that_the_driver_does_not_know_yet() -> None:
     for path in [path for path in tree.files if path.endswith("/information")]:
         tree.files[path] = "Model: \t X\nGPU UUID: \t GPU-????????-????-????-????-????????????\n"
     assert {card.uuid for card in hardware.read_accelerators(tree)} == {""}
+
+
+@pytest.mark.parametrize("name", ["README", "x:01:00.0", "+1:01:00.0", "0000:1_0:00.0", "0:1", ""])
+def test_folders_that_are_no_addresses_are_passed_over(name: str) -> None:
+    texts = {"class": "0x030200", "vendor": "0x10de", "device": "0x2335"}
+    found = {f"{PCI}/{at}/{n}": t for n, t in texts.items() for at in (name, "0000:3b:00.0")}
+    cards = hardware.read_accelerators(Record(found, {}))
+    assert [card.pci for card in cards] == ["0000:3b:00.0"]
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [(0, "10000"), (0, "-1"), (1, "1ffffffff"), (1, "-1"), (10, "size"), (11, "-1")],
+)
+def test_a_line_with_a_number_out_of_bounds_spoils_the_list(column: int, text: str) -> None:
+    tree = machines.record("p4d")
+    columns = tree.files[LIST].splitlines()[0].split("\t")
+    columns[column] = text
+    if text == "-1" and column == 11:
+        columns[10:17] = ["-1"] * 7
+    tree.files[LIST] = "\t".join(columns) + "\n"
+    notes: list[str] = []
+    assert len(hardware.read_accelerators(tree, notes)) == 8
+    (note,) = notes
+    assert note.startswith(f"{LIST}: found ")
+    assert note.endswith(
+        "; wanted a line of numbers for each function; all functions are looked into instead"
+    )
