@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from multiprocessing import util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -276,6 +277,150 @@ class TestLate:
         assert rank.where == "" and rank.mask == BOTH
 
 
+class TestTheOneThatStartsOthers:
+    """A launcher, or a process without a rank: clears away what those leave that it has started."""
+
+    @pytest.fixture
+    def began(self, rank: Rank, request: pytest.FixtureRequest) -> Rank:
+        launches = getattr(request, "param", True)
+        rank._patch.setattr(group_placement.process, "is_launcher", lambda: launches)
+        rank.start(-1)
+        self.cuda = TestLate.Cuda()
+        rank.placed.at_import(self.cuda)
+        return rank
+
+    def leave_some(self, rank: Rank) -> None:
+        rank.groups._join(rank.own, 700)
+        rank.groups.become(700)
+        made = group_placement.JobGroups(rank.groups, 700, "29500", "node0")
+        made.enter(group_placement.Wanted(BOTH), group_placement.Wanted(BOTH))
+        rank.groups.become(os.getpid())
+        rank.groups._join(rank.groups.mounts[0], 700)
+        assert rank.groups.groups_in(rank.own) == [JOB]
+        rank.groups.log.clear()
+
+    @pytest.mark.parametrize("began", [True, False], indirect=True)
+    def test_at_its_end(self, began: Rank) -> None:
+        assert began.groups.log == []
+        self.leave_some(began)
+        (at_end,) = began.registered
+        at_end()
+        assert began.groups.groups_in(began.own) == []
+        assert {line.split()[0] for line in began.groups.log} == {"remove"}
+
+    def test_a_launcher_is_never_placed(self, began: Rank) -> None:
+        assert self.cuda.calls == [] and began.marked == []
+
+    def test_a_fork_of_it_leaves_them(self, began: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.leave_some(began)
+        (at_end,) = began.registered
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: 4242)
+            at_end()
+        assert began.groups.groups_in(began.own) == [JOB]
+
+    @pytest.mark.parametrize("error", [OSError(errno.EACCES, "no"), ValueError("nonsense")])
+    def test_what_fails_is_not_the_jobs(self, began: Rank, error: Exception) -> None:
+        def fail(*_: Any) -> None:
+            raise error
+
+        began._patch.setattr(group_placement.leftovers, "of_children", fail)
+        began.registered[0]()
+        assert repr(error) in began.said
+
+    def test_not_once_it_is_switched_off(self, began: Rank) -> None:
+        left: list[Any] = []
+        began._patch.setattr(group_placement.atexit, "unregister", left.append)
+        began.patcher.undo()
+        assert left == began.registered
+
+    def test_a_rank_and_a_child_of_multiprocessing_do_not(self, rank: Rank) -> None:
+        rank.start(0).placed.at_import(TestLate.Cuda())
+        rank._patch.delenv("LOCAL_RANK")
+        rank._patch.setattr(group_placement.process, "kind", lambda: "spawned")
+        rank.start(-1).placed.at_import(TestLate.Cuda())
+        assert rank.registered == []
+
+
+class TestAfterAnExec:
+    """The same process as another program, in the groups of the one before."""
+
+    @pytest.fixture
+    def former(self, rank: Rank) -> Rank:
+        rank.start(0).arm()
+        assert rank.where == f"/{JOB}/node0.train"
+        return rank
+
+    def test_it_may_come_to_other_cpus(self, former: Rank) -> None:
+        """They are in its own way: groups that hold processes keep their CPUs."""
+        former._patch.setenv("LOONGKIT_NUMA_AFFINITY_CPUS", "0;0")
+        former.start(0, SUBCGROUPS_MEMS="1").arm()
+        assert former.where == f"/{JOB}/node0.r0.train"
+        assert former.groups.groups_in(f"{former.own}/{JOB}") == ["node0.r0.data", "node0.r0.train"]
+
+    def test_it_may_not_be_placed_any_more(self, former: Rank) -> None:
+        lopsided = str(two_nodes.write(former.log.parent / "lopsided", gpus=(0, 0, 1)))
+        assert former.start(0, NUMA_AFFINITY_SYSFS=lopsided).arm() is False
+        assert former.where == "" and former.groups.groups_in(former.own) == []
+
+    def test_it_may_be_without_a_rank(self, former: Rank) -> None:
+        former._patch.delenv("LOCAL_RANK")
+        former.start(-1).placed.at_import(TestLate.Cuda())
+        assert former.where == ""
+
+    def test_a_child_stays(self, former: Rank) -> None:
+        """The programs that a rank or its data worker starts inherit its environment."""
+        for role in ("train", "data"):
+            former.groups.write(f"{former.own}/{JOB}/node0.{role}/cgroup.procs", str(os.getpid()))
+            former.groups.log.clear()
+            former._patch.setenv(settings.JOB_PLACEMENT, "1/0/2/0-1/0/0")
+            former.kernel.masks[0] = frozenset({0})
+            assert former.start(0).arm() is True
+            former.placed.at_import(TestLate.Cuda())
+            assert former.groups.log == [] and former.where == f"/{JOB}/node0.{role}"
+
+
+class TestAtItsEnd:
+    def test_errors_are_not_the_jobs(self, rank: Rank) -> None:
+        rank.start().arm()
+
+        def fail(*_: Any) -> None:
+            raise ValueError("nonsense")
+
+        rank._patch.setattr(group_placement.JobGroups, "leave", fail)
+        (leave,) = rank.registered
+        leave()
+        assert "groups may be left: ValueError('nonsense')" in rank.said
+
+    def test_what_fails_after_it_has_entered_is_undone(self, rank: Rank) -> None:
+        def fail(*_: Any) -> None:
+            raise RuntimeError("a thread")
+
+        rank._patch.setattr(GroupPlacement, "_pin_again", fail)
+        rank.start()
+        with pytest.raises(RuntimeError):
+            rank.placed.at_start()
+        rank.patcher.undo()
+        assert rank.where == "" and rank.groups.groups_in(rank.own) == []
+
+    @pytest.mark.parametrize(("kind", "told"), [("forkserver", 1), ("spawned", 0), ("main", 0)])
+    def test_children_of_a_fork_server_know_no_atexit(
+        self, rank: Rank, kind: str, told: int
+    ) -> None:
+        finalizers: list[Any] = []
+        rank._patch.setattr(
+            util, "Finalize", lambda *words, exitpriority: finalizers.append((*words, exitpriority))
+        )
+        rank.start()
+        rank._patch.setattr(group_placement.process, "kind", lambda: kind)
+        assert rank.placed.at_start()
+        assert len(finalizers) == told
+        for _none, leave, priority in finalizers:
+            assert priority < 0, "after the job's own"
+            leave()
+            assert rank.where == "" and rank.groups.groups_in(rank.own) == []
+
+
 class TestWorker:
     @pytest.fixture
     def worker(self, rank: Rank) -> Rank:
@@ -285,6 +430,21 @@ class TestWorker:
     def test_it_moves_to_the_data_workers(self, worker: Rank) -> None:
         assert worker.placed.at_worker_loop(lambda *words: words, 1, 2) == (1, 2)
         assert worker.where == f"/{JOB}/node0.data" and worker.mask == BOTH
+
+    @pytest.mark.parametrize("outlives", [True, False])
+    def test_where_it_outlives_the_training_process_it_clears_away(
+        self, worker: Rank, outlives: bool
+    ) -> None:
+        def loop() -> None:
+            assert worker.where == f"/{JOB}/node0.data"
+            if outlives:
+                worker._patch.setattr(os, "getppid", lambda: 1)
+            raise KeyboardInterrupt  # it leaves by whatever way
+
+        worker._patch.setattr(os, "getppid", lambda: 77)
+        with pytest.raises(KeyboardInterrupt):
+            worker.placed.at_worker_loop(loop)
+        assert worker.groups.groups_in(worker.own) == ([] if outlives else [JOB])
 
     def test_what_fails_leaves_it_where_it_is(self, worker: Rank) -> None:
         worker.groups.refuse("write", "node0.data/cgroup.procs", errno.EACCES)
@@ -343,6 +503,14 @@ def test_names_of_jobs(environ: dict[str, str], rank: int, name: str) -> None:
     numbers = {"the launcher's number": os.getppid(), "its own number": os.getpid()}
     name = str(numbers.get(name, name))
     assert job_name(environ, rank) == name
+
+
+@pytest.mark.parametrize("kind", ["spawned", "forkserver"])
+def test_trainers_by_multiprocessing_share_a_job(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_placement.process, "kind", lambda: kind)
+    assert job_name({}, -1) == str(os.getppid())
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -251,3 +252,170 @@ def test_a_job_may_choose_cpus_that_its_group_does_not_have(tmp_path: Path) -> N
     job = jobs.run(tmp_path / "job", PINS_ITSELF, **variables, **settings)
     assert job.result.status == 0, job
     assert job.result.out.splitlines() == ["[1, 1] [0]", "[1]", "[Errno 22] Invalid argument"], job
+
+
+ENDS = """
+import os, signal, sys
+from torch.utils.data import DataLoader
+
+def end(way):
+    with open("/proc/self/cgroup") as file:
+        print("in a group:", file.read().count("/loongkit."), flush=True)
+    if way == "exit":
+        os._exit(0)
+    if way == "exec":
+        os.execv("/bin/true", ["true"])
+    if way == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getppid(), signal.SIGTERM)
+    signal.pause()
+
+if __name__ == "__main__":
+    way, workers = sys.argv[1:]
+    if workers == "none":
+        end(way)
+    loader = iter(DataLoader(range(10**6), num_workers=2, multiprocessing_context=workers))
+    next(loader)
+    end(way)
+"""
+
+
+def run_to_its_end(
+    folder: Path, way: str, workers: str, *launcher: str, **variables: str
+) -> jobs.Job:
+    """Run a job which leaves its groups behind that has this process's number in its name."""
+    variables["LOONGKIT_SUBCGROUPS"] = "1"
+    variables["LOONGKIT_NUMA_AFFINITY_SYSFS"] = str(two_nodes.write(folder / "machine"))
+    job = jobs.run(folder / "job", ENDS, way, workers, launcher=launcher, **variables)
+    times = 2 if len(Path("/proc/self/cgroup").read_text().splitlines()) > 1 else 1
+    if groups_hold_cpus():
+        assert f"in a group: {times}" in job.result.out, job
+    return job
+
+
+@jobs.needs_torch
+@pytest.mark.parametrize(
+    ("way", "workers", "status"),
+    [("exit", "none", 0), ("exec", "none", 0), ("term", "fork", 1), ("term", "spawn", 1)],
+)
+def test_the_launcher_clears_away_what_its_ranks_leave(
+    tmp_path: Path, way: str, workers: str, status: int
+) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    launcher += [f"--rdzv-id=test-{os.getpid()}-{way}-{workers}"]
+    job = run_to_its_end(tmp_path, way, workers, *launcher)
+    assert job.result.status == status, job
+    assert left_over() == []
+
+
+@jobs.needs_torch
+@pytest.mark.parametrize("workers", ["fork", "spawn"])
+def test_the_last_data_worker_clears_away_what_a_killed_process_leaves(
+    tmp_path: Path, workers: str
+) -> None:
+    """They see within five seconds that nobody is there any more to take their batches."""
+    name = f"test-{os.getpid()}-killed"
+    rank = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": name}
+    job = run_to_its_end(tmp_path, "kill", workers, **rank)
+    assert job.result.status == -9, job
+    deadline = time.monotonic() + 60
+    while left_over() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left_over() == [], job
+
+
+STARTS_PROGRAMS = """
+import subprocess, sys
+from torch.utils.data import DataLoader
+
+SHOW = "import os; print(open('/proc/self/cgroup').read(), *os.sched_getaffinity(0), sep='|')"
+
+def groups(number=0):
+    told = subprocess.run([sys.executable, "-c", SHOW], capture_output=True, text=True).stdout
+    names = {line.rpartition("/")[2] for line in told.splitlines() if "/loongkit." in line}
+    return f"{sorted(names)} {told.rpartition('|')[2].strip()}"
+
+class Groups:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return groups()
+
+if __name__ == "__main__":
+    print(groups())
+    for method in ("fork", "spawn"):
+        loader = DataLoader(Groups(), num_workers=1, multiprocessing_context=method)
+        print(*next(iter(loader)))
+    print(groups())
+"""
+
+
+@jobs.needs_torch
+def test_a_program_that_a_process_starts_stays_in_the_group_of_that_process(
+    tmp_path: Path,
+) -> None:
+    """It inherits the rank's environment, and would come to the training group by that."""
+    machine = two_nodes.write(tmp_path / "machine", gpus=(0,))
+    asked = ("ALLOW_ASYMMETRIC", "DATA_WORKER_ON_GPULESS", "DATA_WORKER_GPULESS_ONLY")
+    job = jobs.run(
+        tmp_path / "job",
+        STARTS_PROGRAMS,
+        LOCAL_RANK="0",
+        LOCAL_WORLD_SIZE="1",
+        TORCHELASTIC_RUN_ID=f"test-{os.getpid()}-starts",
+        LOONGKIT_SUBCGROUPS="1",
+        LOONGKIT_NUMA_AFFINITY="1",
+        LOONGKIT_NUMA_AFFINITY_SYSFS=str(machine),
+        **{f"LOONGKIT_NUMA_AFFINITY_{name}": "1" for name in asked},
+    )
+    assert job.result.status == 0, job
+    train, data = "['node0.train'] 0", "['node0.data'] 1"
+    if not groups_hold_cpus():
+        train, data = "[] 0", "[] 1"
+    assert job.result.out.splitlines()[:4] == [train, data, data, train], job
+    assert left_over() == []
+
+
+STARTS_A_JOB = """
+import os, subprocess, sys
+
+with open("/proc/self/cgroup") as file:
+    place = next((line.strip().split("/")[-2:] for line in file if "/loongkit." in line), [])
+with open(sys.argv[1], "a") as file:
+    print(sys.argv[2], os.environ["LOCAL_RANK"], *place, *os.sched_getaffinity(0), file=file)
+if sys.argv[2] == "outer":
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", sys.argv[0]]
+    subprocess.run([*command, sys.argv[1], "inner"], check=True)
+"""
+
+
+@jobs.needs_torch
+def test_a_job_in_a_job_has_groups_beside_it(tmp_path: Path) -> None:
+    """From the CPUs of the rank that started it alone, its ranks could not be placed."""
+    outer = f"test-{os.getpid()}-outer"
+    job = jobs.run(
+        tmp_path / "job",
+        STARTS_A_JOB,
+        str(tmp_path / "told"),
+        "outer",
+        LOCAL_RANK="1",
+        LOCAL_WORLD_SIZE="4",
+        TORCHELASTIC_RUN_ID=outer,
+        LOONGKIT_SUBCGROUPS="1",
+        LOONGKIT_NUMA_AFFINITY="1",
+        LOONGKIT_NUMA_AFFINITY_SYSFS=str(two_nodes.write(tmp_path / "machine")),
+    )
+    assert job.result.status == 0, job
+    told = sorted(line.split() for line in (tmp_path / "told").read_text().splitlines())
+    assert [(line[0], line[1], line[-1]) for line in told] == [
+        ("inner", "0", "0"),
+        ("inner", "1", "1"),
+        ("outer", "1", "1"),
+    ]
+    if groups_hold_cpus():
+        assert [line[3] for line in told] == ["node0.train", "node1.train", "node1.train"]
+        assert told[0][2] == told[1][2] != told[2][2] == f"loongkit.{outer}"
+    assert left_over() == []

@@ -237,12 +237,34 @@ def test_ranks_share_a_job_and_the_last_one_clears_it_away(
     assert not [name for name in kernel.groups() if "loongkit" in name]
 
 
-def test_groups_that_another_process_clears_away_meanwhile_are_made_again(kernel: Kernel) -> None:
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV, errno.EACCES, errno.ENOSPC])
+def test_groups_that_another_process_clears_away_meanwhile_are_made_again(
+    kernel: Kernel, number: int
+) -> None:
+    """Or has made again itself, but not yet filled in."""
     host(kernel, "first")
-    kernel.refuse("write", "/node0.train/cpuset.cpus", errno.ENOENT, times=2)
+    kernel.refuse("write", "/node0.train/cpuset.cpus", number, times=2)
     made = groups(kernel)
     made.enter(TRAIN, DATA)
     assert made.tier == layouts.DOMAIN
+
+
+def test_the_group_of_the_workers_is_still_there_once_the_process_is_in_its_own(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = host(kernel, "first") + "/loongkit.j"
+    taken = []
+
+    def move(operations: Kernel, folder: str, pid: int) -> None:
+        kernel.write(f"{folder}/cgroup.procs", str(pid))
+        if not taken:
+            taken.append(folder)
+            kernel.remove(f"{job}/node0.data")
+
+    monkeypatch.setattr(job_groups, "move", move)
+    groups(kernel).enter(TRAIN, DATA)
+    assert kernel.groups_in(job) == ["node0.data", "node0.train"]
+    assert kernel.where(ME, kernel.mounts[0]) == f"{job}/node0.train"
 
 
 def test_processes_of_others_keep_their_cpus(kernel: Kernel) -> None:
@@ -373,6 +395,158 @@ class TestStaleGroups:
         made = groups(kernel)
         made.enter(TRAIN, DATA)
         assert made.tier
+
+
+class TestWhatChildrenLeave:
+    """The launcher's part, at its own end: it has been in no group of ours itself."""
+
+    @pytest.fixture(params=KINDS)
+    def own(self, kernel: Kernel, request: Any) -> str:
+        own = host(kernel, request.param, ME, OTHER)
+        kernel.become(OTHER)
+        groups(kernel, OTHER, job="rank").enter(TRAIN, DATA)
+        kernel.become(ME)
+        return own
+
+    def kill(self, kernel: Kernel) -> None:
+        """As the kernel does it: the process is in no group any more."""
+        for mount in kernel.mounts:
+            kernel._join(mount, OTHER)
+
+    def test_however_young(self, kernel: Kernel, own: str, naps: list[float]) -> None:
+        began = time.time()
+        self.kill(kernel)
+        leftovers.of_children(kernel, ME, began)
+        assert not [name for name in kernel.groups() if "loongkit" in name] and naps == []
+        if own not in kernel.mounts and kernel.mount_of(own) in kernel.seconds:
+            assert kernel.read(f"{own}/cgroup.type") == "domain"
+
+    def test_those_of_before_may_be_of_a_job_that_is_starting(
+        self, kernel: Kernel, own: str
+    ) -> None:
+        self.kill(kernel)
+        leftovers.of_children(kernel, ME, time.time() + 2)
+        assert "loongkit.rank" in kernel.groups_in(own)
+
+    def test_those_that_are_dying_get_half_a_second(
+        self, kernel: Kernel, own: str, naps: list[float], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def nap(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 3:
+                self.kill(kernel)
+
+        monkeypatch.setattr(leftovers.time, "sleep", nap)
+        leftovers.of_children(kernel, ME, time.time())
+        assert "loongkit.rank" not in kernel.groups_in(own) and len(naps) == 3
+
+    def test_those_in_use_stay(self, kernel: Kernel, own: str, naps: list[float]) -> None:
+        leftovers.of_children(kernel, ME, time.time())
+        assert kernel.groups_in(f"{own}/loongkit.rank") == ["node0.data", "node0.train"]
+        assert sum(naps) == pytest.approx(0.5)
+
+    def test_nothing_is_made_or_moved(self, kernel: Kernel, own: str) -> None:
+        self.kill(kernel)
+        kernel.log.clear()
+        leftovers.of_children(kernel, ME, time.time())
+        calls = {line.split()[0] for line in kernel.log if "cgroup.subtree_control" not in line}
+        assert calls == {"remove"}
+
+
+class TestTheLastProcess:
+    """A data worker that outlives the training process, or that process as another program."""
+
+    @pytest.fixture(params=KINDS)
+    def job(self, kernel: Kernel, request: Any) -> str:
+        own = host(kernel, request.param, ME, OTHER)
+        groups(kernel).enter(TRAIN, DATA)
+        return f"{own}/loongkit.j"
+
+    def join(self, kernel: Kernel, folder: str, pid: int, *words: str) -> None:
+        kernel.child_of(1, pid)
+        (kernel.root / f"proc/{pid}/cmdline").write_bytes("\0".join(words).encode())
+        kernel.write(f"{folder}/cgroup.procs", str(pid))
+
+    def test_it_clears_away(self, kernel: Kernel, job: str) -> None:
+        job_groups.move_worker(kernel, ME)
+        leftovers.of_this_process(kernel, ME)
+        assert not [name for name in kernel.groups() if "loongkit" in name]
+        assert kernel.where(ME, kernel.mount_of(job)) == job.rpartition("/")[0]
+
+    @pytest.mark.parametrize("role", ["train", "data"])
+    def test_another_one_keeps_them(self, kernel: Kernel, job: str, role: str) -> None:
+        self.join(kernel, f"{job}/node0.{role}", 801, "python", "train.py")
+        leftovers.of_this_process(kernel, ME)
+        assert kernel.groups_in(job) == ["node0.data", "node0.train"]
+        assert kernel.where(801, kernel.mount_of(job)) == f"{job}/node0.{role}"
+        assert kernel.where(ME, kernel.mount_of(job)) == job.rpartition("/")[0]
+
+    TRACKER = ("python", "-c", "from multiprocessing.resource_tracker import main;main(6)")
+
+    def test_multiprocessings_helper_does_not(self, kernel: Kernel, job: str) -> None:
+        """It ends after the last data worker that holds its pipe."""
+        self.join(kernel, f"{job}/node0.train", 801, *self.TRACKER)
+        leftovers.of_this_process(kernel, ME)
+        assert "loongkit.j" not in kernel.groups_in(job.rpartition("/")[0])
+
+    def test_the_helper_of_another_rank_stays(self, kernel: Kernel, job: str) -> None:
+        self.join(kernel, f"{job}/node0.train", 801, *self.TRACKER)
+        self.join(kernel, f"{job}/node0.train", 802, "python", "train.py")
+        leftovers.of_this_process(kernel, ME)
+        assert kernel.where(801, kernel.mount_of(job)) == f"{job}/node0.train"
+
+    def test_another_one_that_clears_away_too_is_no_reason_to_stay(
+        self, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In no hierarchy: the other one could not remove the groups there."""
+        own = host(kernel, "hybrid")
+        groups(kernel).enter(TRAIN, DATA)
+        processes = own_groups.processes
+
+        def vanish(operations: Kernel, folder: str) -> list[int]:
+            if folder.endswith("node0.data"):
+                kernel.remove(folder)
+            return processes(operations, folder)
+
+        monkeypatch.setattr(own_groups, "processes", vanish)
+        leftovers.of_this_process(kernel, ME)
+        assert not [name for name in kernel.groups() if "loongkit" in name]
+        assert kernel.where(ME, kernel.mounts[0]) == f"{kernel.mounts[0]}/pod/box"
+        assert kernel.where(ME, kernel.mount_of(own)) == own
+
+    def test_one_that_is_in_none_of_ours_stays(self, kernel: Kernel) -> None:
+        host(kernel, "hybrid")
+        leftovers.of_this_process(kernel, ME)
+        assert kernel.log == []
+
+
+def test_training_groups_are_removed_first(kernel: Kernel) -> None:
+    """So that a process which is about to enter one finds out, and makes both again."""
+    job = host(kernel, "first") + "/loongkit.j"
+    groups(kernel).enter(TRAIN, DATA)
+    kernel._join(kernel.mounts[0], ME)
+    kernel.log.clear()
+    assert leftovers.of_job(kernel, job)
+    assert kernel.log == [f"remove {job}/node0.train", f"remove {job}/node0.data", f"remove {job}"]
+
+
+def test_of_groups_that_a_process_enters_meanwhile_nothing_more_goes(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = host(kernel, "first", ME, OTHER)
+    for name in ("node0", "node1"):
+        groups(kernel, name=name).enter(TRAIN, DATA)
+    kernel._join(kernel.mounts[0], ME)
+    remove = leftovers.remove
+
+    def enters(operations: Kernel, folder: str) -> bool:
+        gone = remove(operations, folder)
+        kernel._join(f"{own}/loongkit.j/node1.train", OTHER)
+        return gone
+
+    monkeypatch.setattr(leftovers, "remove", enters)
+    assert not leftovers.of_job(kernel, f"{own}/loongkit.j")
+    assert kernel.groups_in(f"{own}/loongkit.j") == ["node0.data", "node1.data", "node1.train"]
 
 
 class TestWorkers:

@@ -70,13 +70,15 @@ def of_this_process(operations: Operations, pid: int) -> None:
     Raises:
         OSError: no control groups are to be seen, or the group above takes no process.
     """
-    for own in own_groups.find(operations, pid):
-        if own.leaf:
-            operations.write(f"{own.folder}/cgroup.procs", str(pid))
-            job = own.leaf.rpartition("/")[0]
-            _move_helpers(operations, job, own.folder)
-            if of_job(operations, job):
-                layouts.take_back(operations, own)
+    ours = [own for own in own_groups.find(operations, pid) if own.leaf]
+    # Out of all of them first: another one that is leaving now may count this one.
+    for own in ours:
+        operations.write(f"{own.folder}/cgroup.procs", str(pid))
+    for own in ours:
+        job = own.leaf.rpartition("/")[0]
+        _move_helpers(operations, job, own.folder)
+        if of_job(operations, job):
+            layouts.take_back(operations, own)
 
 
 def of_job(operations: Operations, job: str) -> bool:
@@ -116,14 +118,17 @@ def _move_helpers(operations: Operations, job: str, folder: str) -> None:
 
     They end once the last process has ended that uses them, which may be this one.
     """
-    pids = [
-        pid
-        for name in operations.groups_in(job)
-        for pid in own_groups.processes(operations, f"{job}/{name}")
-    ]
-    if all(_is_helper(operations, pid) for pid in pids):
-        for pid in pids:
-            operations.write(f"{folder}/cgroup.procs", str(pid))
+    try:
+        pids = [
+            pid
+            for name in operations.groups_in(job)
+            for pid in own_groups.processes(operations, f"{job}/{name}")
+        ]
+        if all(_is_helper(operations, pid) for pid in pids):
+            for pid in pids:
+                operations.write(f"{folder}/cgroup.procs", str(pid))
+    except OSError:
+        return  # another process is clearing away, or the helper has ended
 
 
 def _is_helper(operations: Operations, pid: int) -> bool:
