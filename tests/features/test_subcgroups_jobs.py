@@ -275,7 +275,7 @@ if __name__ == "__main__":
     if workers == "none":
         end(way)
     loader = iter(DataLoader(range(10**6), num_workers=2, multiprocessing_context=workers))
-    next(loader)
+    next(loader), next(loader)  # both workers have begun
     end(way)
 """
 
