@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import children
 import copies
 import pytest
+
+Runner = Callable[..., children.Result]
 
 ANY = children.interpreters()
 
@@ -23,6 +26,22 @@ def source_of(package: Path) -> str:
 @pytest.fixture(scope="module")
 def framework(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copies.write(tmp_path_factory.mktemp("framework"), copies.FRAMEWORK)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> copies.Log:
+    return copies.Log(tmp_path)
+
+
+@pytest.fixture
+def armed(probe_package: Path, framework: Path, log: copies.Log) -> Runner:
+    """Runs code after the prelude has armed the copy that has the probe."""
+
+    def run(python: str, code: str, level: str = "1") -> children.Result:
+        env = copies.with_copy(probe_package, framework, LOONGKIT_ALL=level, **log.settings)
+        return children.run("-c", code, python=python, env=env)
+
+    return run
 
 
 def plans(log: copies.Log) -> list[str]:
@@ -73,29 +92,23 @@ def test_the_same_plan_from_all_three(
 
 @pytest.mark.parametrize("python", ANY)
 def test_importing_after_the_prelude_with_the_same_settings(
-    python: str, probe_package: Path, framework: Path, tmp_path: Path
+    python: str, armed: Runner, log: copies.Log
 ) -> None:
-    log = copies.Log(tmp_path)
-    env = copies.with_copy(probe_package, framework, LOONGKIT_ALL="1", **log.settings)
     code = f"import framework; {WORK}; import loongkit.all; {WORK}; {STATE}"
-    result = children.run("-c", code, python=python, env=env)
+    result = armed(python, code)
     assert result.seen_by_user == (b"patched work\npatched work\neffective\n", b"", 0)
     first, second = plans(log)
     assert first == second
 
 
 @pytest.mark.parametrize("python", ANY)
-def test_importing_adds_what_is_newly_on(
-    python: str, probe_package: Path, framework: Path, tmp_path: Path
-) -> None:
-    log = copies.Log(tmp_path)
-    env = copies.with_copy(probe_package, framework, LOONGKIT_ALL="0", **log.settings)
+def test_importing_adds_what_is_newly_on(python: str, armed: Runner, log: copies.Log) -> None:
     code = (
         f"import os, framework; from framework import work as early; {WORK}\n"
         f"os.environ['LOONGKIT_PROBE'] = '1'; import loongkit.all; {WORK}\n"
         f"print(early()); {STATE}"
     )
-    result = children.run("-c", code, python=python, env=env)
+    result = armed(python, code, level="0")
     assert result.seen_by_user == (
         b"work\npatched work\npatched work\neffective\n",
         b"",
@@ -106,12 +119,10 @@ def test_importing_adds_what_is_newly_on(
 
 @pytest.mark.parametrize("python", ANY)
 def test_importing_says_what_can_no_longer_be_undone(
-    python: str, probe_package: Path, framework: Path, tmp_path: Path
+    python: str, armed: Runner, log: copies.Log
 ) -> None:
-    log = copies.Log(tmp_path)
-    env = copies.with_copy(probe_package, framework, LOONGKIT_ALL="1", **log.settings)
     code = f"import os; {WORK}; os.environ['LOONGKIT_PROBE'] = '0'; import loongkit.all; {WORK}"
-    result = children.run("-c", code, python=python, env=env)
+    result = armed(python, code)
     assert result.seen_by_user == (b"patched work\npatched work\n", b"", 0)
     (line,) = log.lines("probe stays on")
     assert " WARNING " in line
@@ -119,12 +130,10 @@ def test_importing_says_what_can_no_longer_be_undone(
 
 @pytest.mark.parametrize("python", ANY)
 def test_importing_switches_off_what_was_not_applied_yet(
-    python: str, probe_package: Path, framework: Path, tmp_path: Path
+    python: str, armed: Runner, log: copies.Log
 ) -> None:
-    log = copies.Log(tmp_path)
-    env = copies.with_copy(probe_package, framework, LOONGKIT_ALL="1", **log.settings)
     code = f"import os; os.environ['LOONGKIT_PROBE'] = '0'; import loongkit.all; {WORK}; {STATE}"
-    result = children.run("-c", code, python=python, env=env)
+    result = armed(python, code)
     assert result.seen_by_user == (b"work\noff\n", b"", 0)
     assert log.lines("stays on") == []
 

@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import prefetch_pairs as pairs  # noqa: E402
 from fake_device import CUDA, FakeDevice, wait_for_next  # noqa: E402
-from prefetch_pairs import lines_of  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 
 from loongkit.data import accelerator as accelerators  # noqa: E402
@@ -265,9 +265,7 @@ def iterate(prefetch: Prefetch, loader: Any) -> Any:
     return prefetch.iterate(lambda given: given._get_iterator(), loader)
 
 
-@pytest.fixture
-def said(monkeypatch):
-    return lines_of(monkeypatch)
+said = pairs.said
 
 
 def test_only_marked_loaders_get_another_iterator(prefetch):

@@ -33,9 +33,7 @@ def quick(monkeypatch):
     make_patient(monkeypatch)
 
 
-@pytest.fixture
-def said(monkeypatch):
-    return pairs.lines_of(monkeypatch)
+said = pairs.said
 
 
 @pytest.fixture

@@ -104,8 +104,9 @@ class Trainings:
         return stock, ours
 
 
-def lines_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is logged from now on, each line with its level in front."""
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is logged in the test, each line with its level in front."""
     found: list[str] = []
     for level in ("info", "warning", "error"):
         monkeypatch.setattr(logs, level, lambda text, level=level: found.append(f"{level} {text}"))
