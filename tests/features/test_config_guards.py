@@ -298,14 +298,15 @@ def test_a_small_shared_memory(job, guard, monkeypatch):
     for _ in range(2):
         list(DataLoader(Squares(), 16, num_workers=2))
     (line,) = job.log()
-    # 16 rows of 256 numbers of 8 bytes, and 16 numbers: 32,896 bytes a batch.
-    assert "CG-06: /dev/shm has 0.0 MB of 64 MB free and waiting batches need 0.1 MB" in line
+    # 16 rows of 256 numbers of 8 bytes, and 16 numbers: 32,896 bytes a batch, five batches.
+    assert "CG-06: /dev/shm has 0.0 MB of 64 MB free and batches on their way may take" in line
+    assert "(5 batches x 0.0 MB; num_workers=2, prefetch_factor=2)" in line
 
 
 @pytest.mark.parametrize("fix", [False, True])
 def test_a_low_limit_of_open_files(job, guard, fix):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    low = len(os.listdir("/proc/self/fd")) + 22
+    low = len(os.listdir("/proc/self/fd")) + 10
     job.fix = fix
     guard()
     loader = DataLoader(Squares(), 80, num_workers=1)
@@ -320,7 +321,9 @@ def test_a_low_limit_of_open_files(job, guard, fix):
     assert now == (hard if fix else low)
     assert worker == (hard if fix else soft)
     (line,) = job.log()
-    assert f"CG-07: the limit of open files (ulimit -n) is {low} and this rank needs about" in line
+    # Six by then: the worker's pipes; and three batches of two tensors.
+    assert f"CG-07: the limit of open files (ulimit -n) is {low} and a process" in line
+    assert "3 batches of 2 tensors may be on their way: num_workers=1, prefetch_factor=2)" in line
 
 
 def test_growing_workers(job, guard, monkeypatch, tmp_path):

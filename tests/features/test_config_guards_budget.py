@@ -8,8 +8,8 @@ import types
 import pytest
 
 from loongkit.activation.files import Folder
+from loongkit.guards import allowance, libraries, openmp
 from loongkit.guards import budget as budgets
-from loongkit.guards import openmp
 from loongkit.guards.budget import Budget
 
 V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw"
@@ -101,6 +101,9 @@ def test_shares_of_a_quota(quota, ranks, cpus):
         ({"KMP_AFFINITY": "disabled"}, ()),
         ({"KMP_AFFINITY": "granularity=fine,compact,1,0"}, ("KMP_AFFINITY",)),
         ({"GOMP_CPU_AFFINITY": " "}, ()),
+        ({"OMP_PLACES": "cores"}, ("OMP_PLACES",)),
+        ({"OMP_PLACES": "cores", "OMP_PROC_BIND": "FALSE"}, ()),
+        ({"KMP_AFFINITY": "compact", "OMP_PROC_BIND": "false"}, ()),
         (
             {"GOMP_CPU_AFFINITY": "0-3", "OMP_PROC_BIND": "true"},
             ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY"),
@@ -110,4 +113,110 @@ def test_shares_of_a_quota(quota, ranks, cpus):
 def test_variables_that_bind_threads(environ, names):
     assert openmp.binding_variables(environ) == names
     if not names:
-        assert openmp.places(environ) == frozenset()
+        assert openmp.binding(environ) == openmp.Binding()
+
+
+class Library:
+    """An OpenMP library that binds its threads to places, or to none."""
+
+    def __init__(self, *places):
+        self._places = places
+
+    def omp_get_num_places(self):
+        return len(self._places)
+
+    def omp_get_place_num_procs(self, place):
+        return len(self._places[place])
+
+    def omp_get_place_proc_ids(self, place, cpus):
+        cpus[:] = self._places[place]
+
+
+@pytest.mark.parametrize(
+    ("name", "environ", "variables"),
+    [
+        ("libgomp-a1b2.so.1", {"OMP_PLACES": "cores"}, ("OMP_PLACES",)),
+        ("libgomp-a1b2.so.1", {"KMP_AFFINITY": "compact"}, ()),  # GNU's does not read it
+        ("libiomp5.so", {"KMP_AFFINITY": "compact"}, ("KMP_AFFINITY",)),
+        (
+            "libgomp.so.1",
+            {"KMP_AFFINITY": "compact", "OMP_PROC_BIND": "close"},
+            ("OMP_PROC_BIND",),
+        ),
+    ],
+)
+def test_what_binds_threads_is_what_the_library_reads(monkeypatch, name, environ, variables):
+    library = Library([0, 64], [1, 65])
+    monkeypatch.setattr(libraries, "loaded", lambda *_: [(name, library)])
+    found = openmp.binding(environ)
+    assert found == (variables, frozenset([0, 1, 64, 65]) if variables else frozenset())
+    monkeypatch.setattr(libraries, "loaded", lambda *_: [(name, Library())])
+    assert openmp.binding(environ) == openmp.Binding()
+
+
+@pytest.fixture
+def process(monkeypatch, machine):
+    """Make a process: what it was started with, its threads' masks and its OpenMP's places."""
+
+    def make(main, started=frozenset(), others=(), places=frozenset(), environ=(), cpuset=""):
+        masks = {0: main, 1: main, **{2 + number: other for number, other in enumerate(others)}}
+        monkeypatch.setattr(allowance, "_started_with", frozenset(started))
+        monkeypatch.setattr(os, "sched_getaffinity", masks.__getitem__)
+        monkeypatch.setattr(os, "listdir", lambda path: [str(tid) for tid in masks if tid])
+        bound = openmp.Binding(("OMP_PROC_BIND",) if places else (), frozenset(places))
+        monkeypatch.setattr(openmp, "binding", lambda environ: bound)
+        files = {"sys/fs/cgroup/pod/cpuset.cpus.effective": cpuset} if cpuset else {}
+        tree = machine("0::/pod", V2, **files)
+        return allowance.of_process(tree, dict(environ))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        # Confined from outside: taskset, numactl, Slurm, a cpuset. It may use no more.
+        ({"main": mask(1), "started": mask(1)}, mask(1)),
+        ({"main": mask(1), "started": mask(1), "others": [mask(1)]}, mask(1)),
+        ({"main": mask(1)}, mask(1)),  # nobody has noted the start
+        ({"main": mask(1), "started": mask(8), "cpuset": "0"}, mask(1)),  # moved since
+        ({"main": mask(1), "started": mask(1), "places": mask(1)}, mask(1)),
+        # Bound from inside.
+        ({"main": mask(1), "started": mask(8)}, mask(8)),
+        ({"main": mask(1), "started": mask(8), "cpuset": "0-3"}, mask(4)),
+        ({"main": mask(1), "others": [mask(1, 3), mask(4)]}, mask(4)),
+        ({"main": mask(1), "places": mask(4)}, mask(4)),
+        ({"main": mask(2), "started": mask(8), "places": mask(8)}, mask(8)),  # a core
+        # A choice.
+        ({"main": mask(2), "started": mask(8)}, mask(2)),
+        ({"main": mask(3), "started": mask(8), "places": mask(8)}, mask(3)),
+        # NUMA_AFFINITY places the process and its workers.
+        (
+            {
+                "main": mask(1),
+                "started": mask(8),
+                "environ": {"LOONGKIT_JOB_PLACEMENT": "1/0/1/0-7/0/0"},
+            },
+            mask(1),
+        ),
+    ],
+)
+def test_what_a_process_may_use(process, found, expected):
+    allowed = process(**found)
+    assert (allowed.mask, allowed.cpus) == (found["main"], expected)
+    bound_by_openmp = found["main"] < expected and "places" in found
+    assert allowed.variables == (("OMP_PROC_BIND",) if bound_by_openmp else ())
+
+
+def test_the_start_is_noted_once(monkeypatch):
+    monkeypatch.setattr(allowance, "_started_with", frozenset())
+    for found in (mask(8), mask(1)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, found=found: found)
+        allowance.note_start()
+    assert allowance._started_with == mask(8)
+
+
+def test_libraries_are_found_and_not_loaded():
+    ((name, library),) = libraries.loaded("libc.so")
+    assert name.startswith("libc.so") and library.getpid() == os.getpid()
+    assert list(libraries.loaded("libnobodyhas")) == []

@@ -7,9 +7,11 @@ import pytest
 from loongkit.activation.cgroups import Headroom
 from loongkit.activation.files import Folder
 from loongkit.guards import checks, kernel, memory_checks
+from loongkit.guards.allowance import Allowance
 from loongkit.guards.budget import Budget
 from loongkit.guards.finding import KEYS
-from loongkit.guards.memory_checks import UNLIMITED, Batch
+from loongkit.guards.memory_checks import UNLIMITED, Batch, OnTheirWay, SharedMemory
+from loongkit.guards.pools import Pools, Remedy
 
 MIB = 1 << 20
 
@@ -117,26 +119,48 @@ def test_data_workers(workers, budget, limit, fix):
     assert iterable is None or iterable.fix is None
 
 
+ONE = Pools(("OpenCV",), 1, (Remedy("cv2.setNumThreads(0)", print),))
+TWO = Pools(
+    ("OpenBLAS", "numexpr"),
+    3,
+    (
+        Remedy("threadpoolctl.threadpool_limits(1)", print),
+        Remedy("numexpr.set_num_threads(1)", print),
+    ),
+)
+
+
 @pytest.mark.parametrize(
-    ("threads", "workers", "budget", "limit"),
+    ("pools", "workers", "budget", "limit"),
     [
-        (1, 64, Budget(cpus=1), None),
-        (2, 8, ALONE, None),
-        (3, 8, ALONE, 2),
-        (64, 4, Budget(cpus=64, ranks=8, sharers=8), 2),  # mmdetection#6867: 8 * 4 * 64
-        (2, 4, EIGHT, None),
-        (2, 1, Budget(cpus=2), None),
-        (2, 2, Budget(cpus=2), 1),
-        (2, 4, QUOTA, 1),
+        (None, 64, Budget(cpus=1), None),
+        (ONE, 8, ALONE, None),
+        (ONE, 9, ALONE, 1),
+        (TWO, 4, ALONE, None),
+        (TWO, 5, ALONE, 3),
+        (Pools(("OpenCV",), 63, ONE.remedies), 4, EIGHT, 2),  # mmdetection#6867: 8 * 4 * 64
+        (ONE, 4, EIGHT, None),
+        (ONE, 1, Budget(cpus=2), None),
+        (ONE, 2, Budget(cpus=2), 1),
+        (ONE, 4, QUOTA, 1),
     ],
 )
-def test_worker_pools(threads, workers, budget, limit):
-    finding = checks.worker_pool(checks.CV2, threads, workers, budget)
+def test_threads_of_workers(pools, workers, budget, limit):
+    finding = checks.worker_threads(pools, workers, budget, running=True)
     assert (finding and finding.limit) == limit
-    assert finding is None or (finding.fix == 1 and "cv2.setNumThreads(0)" in finding.change)
-    by_variable = checks.worker_pool("OMP_NUM_THREADS", threads, workers, budget)
-    assert by_variable is None or by_variable.fix is None
-    assert by_variable is None or by_variable.change == f"set OMP_NUM_THREADS={limit}"
+    assert finding is None or (finding.fix == 1 and finding.code == "CG-04")
+
+
+def test_what_workers_are_advised_concerns_them_alone():
+    assert checks.worker_threads(ONE, 8, Budget(cpus=2), running=True).line == (
+        "config_guards CG-04: each of 8 data workers keeps 1 thread of OpenCV busy beside its "
+        "own, 16 in all, more than 2 (2 CPUs); call cv2.setNumThreads(0) in worker_init_fn"
+    )
+    assert checks.worker_threads(TWO, 1, Budget(cpus=2), running=False).line == (
+        "config_guards CG-04: the data worker may keep 3 threads of OpenBLAS and numexpr busy "
+        "beside its own, 4 in all, more than 2 (2 CPUs); call "
+        "threadpoolctl.threadpool_limits(1) and numexpr.set_num_threads(1) in worker_init_fn"
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,69 +184,97 @@ def test_compile_workers(threads, budget, advice, fix):
     assert checks.compile_workers(threads, budget, chosen=True).fix is None
 
 
-@pytest.mark.parametrize(
-    ("mask", "launched", "places", "variables", "workers", "found"),
-    [
-        (1, 1, 0, (), 2, None),  # one CPU is all there is
-        (2, 2, 0, (), 2, None),
-        (1, 8, 0, (), 0, None),
-        (1, 8, 0, (), 2, (8, None)),
-        (2, 8, 0, (), 2, None),
-        (1, 8, 4, ("OMP_PROC_BIND",), 2, (4, 4)),
-        (2, 8, 8, ("OMP_PROC_BIND",), 2, (8, 8)),  # both threads of a core
-        (3, 8, 8, ("OMP_PROC_BIND",), 2, None),
-        (1, 8, 0, ("KMP_AFFINITY",), 2, (8, None)),
-    ],
-)
-def test_pinned_main_thread(mask, launched, places, variables, workers, found):
-    finding = checks.pinned_main_thread(mask, launched, places, variables, workers)
-    assert (finding and (finding.limit, finding.fix)) == found
-    if finding and variables:
-        assert finding.change == f"unset {variables[0]}"
+def test_a_main_thread_bound_to_less_than_its_process_may_use():
+    one, all_of_it = frozenset([0]), frozenset(range(8))
+    assert checks.pinned_main_thread(Allowance(one, one), 2) is None
+    bound = checks.pinned_main_thread(Allowance(one, all_of_it), 2)
+    assert (bound.number, bound.limit, bound.fix) == (1, 8, None)
+    assert bound.line == (
+        "config_guards CG-09: something has bound the main thread to 1 of the 8 CPUs of its "
+        "process, and 2 data workers inherited that; call os.sched_setaffinity(0, range(0, 8)) in "
+        "worker_init_fn"
+    )
+    variables = ("OMP_PROC_BIND", "OMP_PLACES")
+    by_openmp = checks.pinned_main_thread(Allowance(one, frozenset([0, 2]), variables), 1)
+    assert by_openmp.fix == 2
+    assert by_openmp.line == (
+        "config_guards CG-09: OMP_PROC_BIND/OMP_PLACES has bound the main thread to 1 of the 2 "
+        "CPUs of its process, and its data worker inherited that; call os.sched_setaffinity(0, "
+        "{0, 2}) in worker_init_fn, or unset OMP_PROC_BIND and OMP_PLACES"
+    )
+
+
+#: Eight batches that wait, and the one in use.
+FOUR = OnTheirWay(workers=4, prefetch=2, pinned=False)
 
 
 @pytest.mark.parametrize(
-    ("free", "size", "ranks", "found"),
+    ("free", "before", "size", "ranks", "found"),
     [
-        (64 * MIB, 8 * MIB, 1, False),  # 4 workers x 2 batches
-        (64 * MIB - 1, 8 * MIB, 1, True),
-        (128 * MIB - 1, 8 * MIB, 2, True),
-        (0, 0, 1, False),
+        (72 * MIB, 72 * MIB, 8 * MIB, 1, False),
+        (72 * MIB - 1, 200 * MIB, 8 * MIB, 1, True),
+        (144 * MIB - 1, 144 * MIB - 1, 8 * MIB, 2, True),
+        (72 * MIB, 144 * MIB, 8 * MIB, 2, False),  # the other rank was faster
+        (71 * MIB, 144 * MIB, 8 * MIB, 2, True),
+        (0, 0, 0, 1, False),
     ],
 )
-def test_shared_memory(free, size, ranks, found):
-    finding = memory_checks.shared_memory(free, 64 * MIB, Batch(size, 2), 4, 2, ranks)
+def test_shared_memory(free, before, size, ranks, found):
+    shared = SharedMemory(free, before, 200 * MIB)
+    finding = memory_checks.shared_memory(shared, Batch(size, 2), FOUR, ranks)
     assert (finding is not None) is found
     if finding:
         assert finding.key == "CG-06" and finding.fix is None
-        assert "4 workers x prefetch_factor 2 x 8.0 MB" in finding.problem
+        assert "9 batches x 8.0 MB; num_workers=4, prefetch_factor=2)" in finding.problem
         assert ("2 ranks x " in finding.problem) is (ranks == 2)
+
+
+def test_pinned_batches_leave_shared_memory():
+    pinned = OnTheirWay(workers=4, prefetch=2, pinned=True)
+    assert (pinned.batches, pinned.files) == (8, 3)
+    assert (FOUR.batches, FOUR.files) == (9, 9)
 
 
 @pytest.mark.parametrize(
     ("soft", "opened", "tensors", "found"),
     [
         (1024, 20, 10, False),
-        (1024, 600, 11, False),  # 600 + 4 * (8 + 2 * 11) = 720
-        (1024, 600, 18, True),  # 776 of 1024 is more than three quarters
+        (1024, 660, 12, False),  # 660 + 9 * 12 = 768
+        (1024, 661, 12, True),  # is more than three quarters
         (65536, 600, 100000, False),
         (UNLIMITED, 600, 100000, False),
     ],
 )
 def test_open_files(soft, opened, tensors, found):
-    finding = memory_checks.open_files(soft, 4096, opened, Batch(1, tensors), 4, 2)
+    finding = memory_checks.open_files(soft, 4096, opened, Batch(1, tensors), FOUR)
     assert (finding is not None) is found
     if finding:
         assert (finding.number, finding.fix) == (soft, 4096)
+        assert finding.line == (
+            "config_guards CG-07: the limit of open files (ulimit -n) is 1024 and a process of "
+            "this job may need up to 769 (661 are open; 9 batches of 12 tensors may be on their "
+            "way: num_workers=4, prefetch_factor=2); raise it (ulimit -n 4096), or call "
+            "torch.multiprocessing.set_sharing_strategy('file_system')"
+        )
 
 
-def test_open_files_are_raised_to_the_hard_limit_or_what_the_kernel_takes():
-    def fix(hard):
-        return memory_checks.open_files(256, hard, 300, Batch(1, 1), 1, 2).fix
-
-    assert fix(256) is None
-    assert fix(100000) == 100000
-    assert fix(UNLIMITED) == 1 << 20
+@pytest.mark.parametrize(
+    ("hard", "advice", "fix"),
+    [
+        (256, "raise the hard limit, which is 256 (docker run --ulimit nofile=65536", None),
+        (410, "raise the hard limit, which is 410 (", 410),  # 309 are 4 of 412
+        (413, "raise it (ulimit -n 413)", 413),
+        (100_000, "raise it (ulimit -n 65536)", 100_000),
+        (UNLIMITED, "raise it (ulimit -n 65536)", 1 << 20),
+    ],
+)
+def test_the_limit_that_is_advised_silences_the_advice(hard, advice, fix):
+    needs = (300, Batch(1, 1), FOUR)
+    finding = memory_checks.open_files(256, hard, *needs)
+    assert finding.change.startswith(advice) and finding.fix == fix
+    if "ulimit -n" in finding.change:
+        enough = int(finding.change.split("ulimit -n ")[1].split(")")[0])
+        assert memory_checks.open_files(enough, hard, *needs) is None
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,15 @@ def codes(found: jobs.Job) -> list[str]:
     return [re.search(r"config_guards (CG-\d\d)", line)[1] for line in found.warnings]
 
 
+BAD = (str(TOO_MANY), str(THREADS), "cv2", "blur")
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory):
     """What the badly configured job reports without Loongkit."""
     folder = tmp_path_factory.mktemp("plain")
     env = children.clean_env(OMP_NUM_THREADS="1")
-    result = children.run(SCRIPT, "fork", str(TOO_MANY), str(THREADS), "cv2", env=env, cwd=folder)
+    result = children.run(SCRIPT, "fork", *BAD, env=env, cwd=folder)
     assert result.status == 0, result
     return json.loads(result.out)
 
@@ -52,7 +55,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory):
 def test_each_warning_once_a_job_and_the_same_losses(tmp_path: Path, plain, method: str) -> None:
     """Two epochs start twice as many workers as there are in the report; each checks itself."""
     pytest.importorskip("cv2")
-    report, found = train(tmp_path, method, str(TOO_MANY), str(THREADS), "cv2")
+    report, found = train(tmp_path, method, *BAD)
     assert report == plain
     expected = ["CG-01", "CG-03", "CG-04"] if CPUS > 1 else ["CG-01", "CG-03"]
     assert sorted(codes(found)) == expected
@@ -62,7 +65,7 @@ def test_each_warning_once_a_job_and_the_same_losses(tmp_path: Path, plain, meth
 def test_apply_fix_mends_and_says_so(tmp_path: Path) -> None:
     pytest.importorskip("cv2")
     fix = {"LOONGKIT_CONFIG_GUARDS_APPLY_FIX": "1", "OMP_NUM_THREADS": UNSET}
-    report, found = train(tmp_path, "fork", str(TOO_MANY), str(THREADS), "cv2", **fix)
+    report, found = train(tmp_path, "fork", *BAD, **fix)
     limit = CPUS - 1 if CPUS > 2 else CPUS
     assert report["workers"] == limit and report["threads"] == CPUS
     _cpus, threads, omp = report["in workers"]
@@ -74,13 +77,81 @@ def test_apply_fix_mends_and_says_so(tmp_path: Path) -> None:
     assert f"{'config_guards':<31}* {{'apply_fix': True}}\n" in found.result.out
 
 
+needs_two_cpus = pytest.mark.skipif(CPUS < 2, reason="there is one CPU")
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("work", ["multiply", "blur"])
+def test_pools_at_work_are_named_with_what_workers_can_do(
+    tmp_path: Path, method: str, work: str
+) -> None:
+    """The trainer keeps its threads: OpenBLAS has those of the machine, torch one."""
+    names = {"multiply": "OpenBLAS", "blur": "OpenCV"}
+    calls = {"multiply": "threadpoolctl.threadpool_limits(1)", "blur": "cv2.setNumThreads(0)"}
+    pytest.importorskip("cv2")
+    _report, found = train(tmp_path, method, str(CPUS), "1", "cv2", work, OMP_NUM_THREADS=UNSET)
+    (line,) = [line for line in found.warnings if "CG-04" in line]
+    assert f"of {names[work]} busy beside its own" in line
+    assert line.endswith(f"; call {calls[work]} in worker_init_fn")
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("words", [("cv2",), ("cv2", "blur", "alone"), ("numba",)])
+def test_pools_that_do_not_work_are_no_concern(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """numpy, OpenCV and numba have as many threads as there are CPUs, and nothing uses them."""
+    for module in set(words) & {"cv2", "numba"}:
+        pytest.importorskip(module)
+    _report, found = train(tmp_path, "fork", str(CPUS), "1", *words, OMP_NUM_THREADS=UNSET)
+    assert [line for line in found.log.splitlines() if "CG-04" in line] == []
+
+
+@needs_two_cpus
+def test_apply_fix_takes_openblas_its_threads_in_workers(tmp_path: Path) -> None:
+    fix = {"LOONGKIT_CONFIG_GUARDS_APPLY_FIX": "1", "OMP_NUM_THREADS": UNSET}
+    _report, found = train(tmp_path, "fork", str(CPUS), "1", "multiply", **fix)
+    (line,) = [line for line in found.warnings if "CG-04" in line]
+    assert f"threads of a data worker changed {CPUS} -> 1" in line
+    _cpus, _threads, omp = _report["in workers"]
+    assert omp == 1  # for what the worker loads or starts from then on
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_job_confined_from_outside_is_not_bound(tmp_path: Path, method: str) -> None:
+    """What it was started with is what it may use, however much its launcher has."""
+    cpu = min(os.sched_getaffinity(0))
+    for settings in ({}, {"OMP_PROC_BIND": "true"}):
+        folder = tmp_path / str(len(settings))
+        folder.mkdir()
+        launcher = ("taskset", "-c", str(cpu), sys.executable)
+        report, found = train(folder, method, *FITS, launcher=launcher, **settings)
+        assert report["in workers"][0] == 1 and found.warnings == []
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_main_thread_bound_from_inside(tmp_path: Path, method: str) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    report, found = train(tmp_path, method, *FITS, "bind")
+    (line,) = found.warnings
+    assert report["in workers"][0] == 1
+    problem = f"CG-09: something has bound the main thread to 1 of the {CPUS} CPUs of its process"
+    assert problem in line
+    advice = line.split("call os.sched_setaffinity(0, ")[1].split(") in worker_init_fn")[0]
+    assert list(eval(advice)) == cpus
+    folder = tmp_path / "mended"
+    folder.mkdir()
+    report, found = train(folder, method, *FITS, "bind", "widen")
+    assert report["in workers"][0] == CPUS and found.warnings == []
+
+
 def test_a_job_that_fits_says_nothing(tmp_path: Path) -> None:
     report, found = train(tmp_path, "fork", *FITS, "loongkit.all", LOONGKIT_STRICT="1")
     assert found.warnings == [] and report["workers"] == 1
     assert found.rows == {"config_guards": True}
 
 
-@pytest.mark.skipif(CPUS < 2, reason="there is one CPU")
+@needs_two_cpus
 @pytest.mark.parametrize("fix", ["0", "1"])
 def test_workers_bound_by_openmp(tmp_path: Path, fix: str) -> None:
     """libgomp binds the main thread to the first CPU of the list; the workers inherit that."""

@@ -236,6 +236,7 @@ ROWS: tuple[tuple[object, ...], ...] = (
         ("torch>=2.1.0",),
         (("apply_fix", "LOONGKIT_CONFIG_GUARDS_APPLY_FIX", "bool", False, False),),
         (
+            "torch.torch_version",
             "torch.utils.data.dataloader",
             "torch.utils.data._utils.worker",
             "torch.optim.optimizer",

@@ -26,6 +26,14 @@ FEATURE = Feature(
 )
 
 
+@FEATURE.when_imported("torch.torch_version")
+def note_start(module: ModuleType, patcher: Patcher) -> None:
+    """Note the CPUs of this process. torch imports that module before it loads OpenMP."""
+    from loongkit.guards import allowance
+
+    allowance.note_start()
+
+
 @FEATURE.when_imported("torch.utils.data.dataloader")
 def guard_loaders(module: ModuleType, patcher: Patcher) -> None:
     """Check DataLoaders with workers when they are made and when they start."""

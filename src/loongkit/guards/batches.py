@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from loongkit.activation import cgroups
-from loongkit.guards import memory_checks
-from loongkit.guards.memory_checks import Batch
+from loongkit.guards import checks, memory_checks
+from loongkit.guards.memory_checks import Batch, SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
     from loongkit.activation.files import Tree
+    from loongkit.guards.allowance import Allowance
     from loongkit.guards.desk import Desk
 
 SHARED_MEMORY = "/dev/shm"
@@ -27,15 +28,24 @@ _MOST_OBJECTS = 2000
 
 
 class Loading(NamedTuple):
-    """What an iterator was made with; ``free`` and ``total`` are those of /dev/shm before that."""
+    """What an iterator was made with.
+
+    ``shared`` is what /dev/shm had before the workers started; ``binding`` is the main thread's,
+    of which the workers are to be asked whether they kept it (None: no question).
+    """
 
     workers: int
     prefetch: int
     pinned: bool
     forks: bool
     epoch: int
-    free: int
-    total: int
+    shared: SharedMemory
+    binding: Allowance | None
+
+    @property
+    def all_started(self) -> int:
+        """The batch by which each worker has sent one, and so has run its worker_init_fn."""
+        return min(self.workers, self.epoch or self.workers)
 
 
 class FirstBatches:
@@ -54,49 +64,69 @@ class FirstBatches:
         self._original = type(iterator)._next_data
         self._loading = loading
         self._slots_work = slots_work
-        self._seen = 0
-        #: Whether the workers could fill the memory at all: else their growth is not measured.
-        self._at_risk = False
+        self._opened = len(os.listdir("/proc/self/fd"))
         self._private: int | None = None
-        iterator._next_data = self
+        self._seen = 0
+        #: What to do, by the number of the batch.
+        self._due: dict[int, list[Callable[[Any, Any], None]]] = {}
+
+    def weigh(self) -> FirstBatches:
+        """Have the first batch weighed, and workers' growth where they could fill the memory."""
+        self._due.setdefault(1, []).append(self._weigh)
+        return self
+
+    def ask_workers(self) -> FirstBatches:
+        """Have the workers asked where they run."""
+        self._due.setdefault(self._loading.all_started, []).append(self._ask_workers)
+        return self
+
+    def begin(self) -> None:
+        """Stand before the iterator's batches."""
+        iterator = self._iterator()
+        if self._due and iterator is not None:
+            iterator._next_data = self
 
     def __call__(self) -> Any:
         """Return the next batch, exactly as the iterator would."""
         iterator = self._iterator()
         batch = self._original(iterator)
         self._seen += 1
-        if self._seen == 1:
-            self._desk.run(lambda: self._weigh(iterator, batch))
-        elif self._seen == GROWTH_FROM:
-            self._desk.run(lambda: self._begin_growth(iterator))
-        elif self._seen == GROWTH_TO:
-            self._desk.run(lambda: self._end_growth(iterator))
-        if self._seen == GROWTH_TO or not self._at_risk:
+        for guard in self._due.pop(self._seen, ()):
+            self._desk.run(lambda guard=guard: guard(iterator, batch))  # type: ignore[misc]
+        if not self._due:
             vars(iterator).pop("_next_data", None)
         return batch
 
+    def _ask_workers(self, iterator: Any, _batch: Any) -> None:
+        binding = self._loading.binding
+        if binding is None:
+            return
+        masks = [os.sched_getaffinity(worker.pid) for worker in iterator._workers]
+        if frozenset().union(*masks) <= binding.mask:
+            self._desk.handle(checks.pinned_main_thread(binding, self._loading.workers))
+
     def _weigh(self, iterator: Any, batch: Any) -> None:
         loading, desk = self._loading, self._desk
-        if loading.forks and loading.epoch >= GROWTH_TO:
-            self._at_risk = could_fill_memory(desk.tree, loading.workers * desk.ranks)
+        measures = loading.forks and loading.epoch >= GROWTH_TO
+        if measures and could_fill_memory(desk.tree, loading.workers * desk.ranks):
+            self._due.setdefault(GROWTH_FROM, []).append(self._begin_growth)
+            self._due.setdefault(GROWTH_TO, []).append(self._end_growth)
         if self._slots_work():
             return
         found = weigh(batch, loading.pinned)
-        shared = (loading.free, loading.total, found, loading.workers, loading.prefetch, desk.ranks)
-        desk.handle(memory_checks.shared_memory(*shared))
+        on_their_way = memory_checks.OnTheirWay(loading.workers, loading.prefetch, loading.pinned)
+        needed = (found, on_their_way, desk.ranks)
+        desk.handle(memory_checks.shared_memory(loading.shared, *needed))
         if torch.multiprocessing.get_sharing_strategy() != "file_descriptor":
             return
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        opened = len(os.listdir("/proc/self/fd"))
-        limits = (soft, hard, opened, found, loading.workers, loading.prefetch)
-        desk.handle(
-            memory_checks.open_files(*limits), lambda files: _raise_limit(iterator, files, hard)
-        )
+        finding = memory_checks.open_files(soft, hard, self._opened, found, on_their_way)
+        desk.handle(finding, lambda files: _raise_limit(iterator, files, hard))
 
-    def _begin_growth(self, iterator: Any) -> None:
+    def _begin_growth(self, iterator: Any, _batch: Any) -> None:
         self._private = private_memory(self._desk.tree, iterator._workers[0].pid)
 
-    def _end_growth(self, iterator: Any) -> None:
+    def _end_growth(self, iterator: Any, _batch: Any) -> None:
         now = private_memory(self._desk.tree, iterator._workers[0].pid)
         headroom = cgroups.memory_headroom(cgroups.Groups(self._desk.tree))
         if now is None or self._private is None or headroom is None:
@@ -114,7 +144,7 @@ class FirstBatches:
 
 
 def shared_memory_size() -> tuple[int, int]:
-    """Return the free and the total bytes of /dev/shm.
+    """Return the free and the total bytes of /dev/shm, as they are now.
 
     Raises:
         OSError: there is none.

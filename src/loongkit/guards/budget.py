@@ -65,7 +65,7 @@ def _cpus(count: int) -> str:
 def read(tree: Tree, environ: Mapping[str, str], mask: frozenset[int]) -> Budget:
     """Return the budget of a rank whose mask is given.
 
-    ``mask`` is that of the main thread, or what it was before OpenMP bound it.
+    ``mask`` is that of the main thread, or of its process where that thread alone was bound.
     """
     ranks = process.local_ranks(environ)
     base = job_mask(tree, environ, mask) if ranks > 1 else mask

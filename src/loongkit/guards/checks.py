@@ -13,24 +13,14 @@ from loongkit.guards.budget import Bound
 from loongkit.guards.finding import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from loongkit.guards.allowance import Allowance
     from loongkit.guards.budget import Budget
-
-#: What tells the size of a pool, as the user would ask for it.
-CV2 = "cv2.getNumThreads()"
-TORCH = "torch.get_num_threads()"
-
-#: Pools that can be made smaller in a running worker, and what to advise.
-_REMEDIES = {
-    CV2: "call cv2.setNumThreads(0) in worker_init_fn or before the workers",
-    TORCH: "leave torch's one thread in worker_init_fn as it is",
-}
+    from loongkit.guards.pools import Pools
 
 #: Fewer inter-op threads than this are never worth a word.
 _FEW_INTEROP = 4
-#: A hyper-threaded core has so many CPUs at most on the machines that we know of.
-_CORE = 2
 
 
 def intra_op_threads(threads: int, budget: Budget, chosen: bool) -> Finding | None:
@@ -45,7 +35,7 @@ def intra_op_threads(threads: int, budget: Budget, chosen: bool) -> Finding | No
     bound, limit, fix = exceeded
     return Finding(
         "CG-01",
-        TORCH,
+        "torch.get_num_threads()",
         threads,
         limit,
         f"torch.get_num_threads() is {threads}, more than {limit} ({bound.reason})",
@@ -112,29 +102,38 @@ def worker_limit(share: int) -> int:
     return share - 1 if share > 2 else share
 
 
-def worker_pool(setting: str, threads: int, workers: int, budget: Budget) -> Finding | None:
+def worker_threads(
+    pools: Pools | None, workers: int, budget: Budget, running: bool
+) -> Finding | None:
     """CG-04: threads that each data worker starts by itself, all workers of a rank together.
 
-    ``setting`` names the pool by what tells its size. Measured on mmdet with 16 workers: 23 % of
-    the CPU's time in the kernel, 4 % after cv2.setNumThreads(0) (open-mmlab/mmdetection#6867;
+    ``running``: they were seen at work. Measured on mmdet with 16 workers: 23 % of the CPU's time
+    in the kernel, 4 % after cv2.setNumThreads(0) (open-mmlab/mmdetection#6867;
     opencv/opencv#15277).
     """
-    if threads <= 1:
+    if pools is None:
         return None
-    exceeded = _exceeded(threads, budget, lambda share: max(1, share // workers))
+    threads = 1 + pools.threads
+    exceeded = _exceeded(workers * threads, budget, _all)
     if exceeded is None:
         return None
     bound, limit, _fix = exceeded
+    each = "the data worker" if workers == 1 else f"each of {workers} data workers"
+    beside = f"{pools.threads} thread{'s' if pools.threads > 1 else ''} of {_and(pools.names)}"
     return Finding(
-        "CG-04",
-        setting,
+        "CG-04 at work" if running else "CG-04",
+        "threads of a data worker",
         threads,
-        limit,
-        f"{setting} is {threads} in each of {workers} data workers, {workers * threads} threads "
-        f"for {bound.cpus} ({bound.reason})",
-        _REMEDIES.get(setting, f"set {setting}={limit}"),
-        1 if setting in _REMEDIES else None,
+        max(1, limit // workers),
+        f"{each} {'keeps' if running else 'may keep'} {beside} busy beside its own, "
+        f"{workers * threads} in all, more than {limit} ({bound.reason})",
+        f"call {_and(remedy.call for remedy in pools.remedies)} in worker_init_fn",
+        1,
     )
+
+
+def _and(words: Iterable[str]) -> str:
+    return " and ".join(words)
 
 
 def compile_workers(threads: int, budget: Budget, chosen: bool) -> Finding | None:
@@ -160,29 +159,38 @@ def compile_workers(threads: int, budget: Budget, chosen: bool) -> Finding | Non
     )
 
 
-def pinned_main_thread(
-    mask: int, launched: int, places: int, variables: tuple[str, ...], workers: int
-) -> Finding | None:
-    """CG-09: the main thread is bound to one core, and data workers inherit that.
+def pinned_main_thread(allowance: Allowance, workers: int) -> Finding | None:
+    """CG-09: the main thread is bound to fewer CPUs than its process, and hands that on.
 
-    ``mask``: CPUs of the main thread; ``launched``: those of the process that started this one;
-    ``places``: those that OpenMP's own threads are spread over (0: it binds none); ``variables``:
-    the settings by which the user had OpenMP bind threads. See pytorch/pytorch#101850.
+    See pytorch/pytorch#101850. OpenMP's binding is undone in the workers; what a script has bound
+    stays bound.
     """
-    if workers == 0 or mask > (_CORE if variables else 1) or max(launched, places) <= mask:
+    mask, cpus, variables = allowance
+    if mask == cpus:
         return None
     cause = f"{'/'.join(variables)} has bound" if variables else "something has bound"
-    inherited = f"{workers} data workers inherit that"
-    widened = places if variables and places > mask else None
+    instead = f", or unset {_and(variables)}" if variables else ""
     return Finding(
         "CG-09",
-        "the data workers' CPUs",
-        mask,
-        widened or launched,
-        f"{cause} the main thread to {mask} of {max(launched, places)} CPUs and {inherited}",
-        f"unset {variables[0]}" if variables else "bind it once the data workers have started",
-        widened,
+        "CPUs of the data workers",
+        len(mask),
+        len(cpus),
+        f"{cause} the main thread to {len(mask)} of the {len(cpus)} CPUs of its process, and "
+        f"{_workers(workers)} inherited that",
+        f"call os.sched_setaffinity(0, {_as_code(cpus)}) in worker_init_fn{instead}",
+        len(cpus) if variables else None,
     )
+
+
+def _as_code(cpus: frozenset[int]) -> str:
+    """Return CPUs as Python would be told them."""
+    first, last = min(cpus), max(cpus)
+    whole = last - first + 1 == len(cpus)
+    return f"range({first}, {last + 1})" if whole else f"{{{', '.join(map(str, sorted(cpus)))}}}"
+
+
+def _workers(count: int) -> str:
+    return "its data worker" if count == 1 else f"{count} data workers"
 
 
 def _exceeded(

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from loongkit.activation import logs, process
+from loongkit.guards import allowance
 from loongkit.guards import budget as budgets
-from loongkit.guards import openmp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -62,11 +62,11 @@ class Desk:
         self.report.tell(finding, mended)
 
     def budget(self) -> Budget:
-        """Return the CPUs of this rank; where OpenMP has bound this thread, those before that."""
+        """Return the CPUs of this rank; where its main thread alone was bound, the process's."""
         mask = frozenset(os.sched_getaffinity(0))
         if mask not in self._budgets:
-            free = mask | openmp.places(self.environ)
-            self._budgets[mask] = budgets.read(self.tree, self.environ, free)
+            cpus = allowance.of_process(self.tree, self.environ).cpus
+            self._budgets[mask] = budgets.read(self.tree, self.environ, cpus)
         return self._budgets[mask]
 
     @property

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import weakref
 from typing import TYPE_CHECKING
 
 from torch.utils.data._utils.worker import get_worker_info
 
-from loongkit.guards import batches, budget, checks, openmp
-from loongkit.numa import handover
+from loongkit.guards import allowance, batches, checks
+from loongkit.guards.memory_checks import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from loongkit.guards.allowance import Allowance
     from loongkit.guards.desk import Desk
     from loongkit.guards.trainer import TrainerGuards
 
@@ -34,20 +34,22 @@ class LoaderGuards:
         self._module = module
         self._slots_work = slots_work
         self._watched: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: What /dev/shm had free when a loader was made: other ranks have filled nothing by then.
+        self._free: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def construct(self, original: Callable[..., None], loader: Any, *args: Any, **kw: Any) -> None:
         """Stand in for DataLoader.__init__."""
         original(loader, *args, **kw)
         if self._concerns(loader):
-            self._desk.run(lambda: self._check_workers(loader))
+            for guard in (self._check_workers, self._note_free):
+                self._desk.run(lambda guard=guard: guard(loader))  # type: ignore[misc]
 
     def get_iterator(self, original: Callable[[Any], Any], loader: Any) -> Any:
         """Stand in for DataLoader._get_iterator."""
         if not self._concerns(loader):
             return original(loader)
         loading: list[batches.Loading] = []
-        for guard in (self._check_workers, self._check_binding):
-            self._desk.run(lambda guard=guard: guard(loader))  # type: ignore[misc]
+        self._desk.run(lambda: self._check_workers(loader))
         self._trainer.check()
         self._desk.run(lambda: loading.append(self._loading(loader)))
         iterator = original(loader)
@@ -69,20 +71,20 @@ class LoaderGuards:
 
         self._desk.handle(finding, mend)
 
-    def _check_binding(self, loader: Any) -> None:
-        desk = self._desk
-        mask = frozenset(os.sched_getaffinity(0))
-        if handover.read(desk.environ) is not None:
-            return  # NUMA_AFFINITY has placed this process, and places its workers
-        finding = checks.pinned_main_thread(
-            len(mask),
-            len(budget.job_mask(desk.tree, desk.environ, mask)),
-            len(openmp.places(desk.environ)),
-            openmp.binding_variables(desk.environ),
-            loader.num_workers,
-        )
+    def _note_free(self, loader: Any) -> None:
+        self._free[loader] = batches.shared_memory_size()[0]
+
+    def _binding(self, loader: Any) -> Allowance | None:
+        """Return how the main thread is bound where the workers are still to be asked about it."""
+        allowed = allowance.of_process(self._desk.tree, self._desk.environ)
+        finding = checks.pinned_main_thread(allowed, loader.num_workers)
+        if finding is None:
+            return None
         # Forked workers widen their mask themselves; others never knew a wider one.
-        desk.handle(finding, (lambda _cpus: None) if forks(loader) else None)
+        if finding.fix is not None and forks(loader) and self._desk.mends():
+            self._desk.handle(finding, lambda _cpus: None)
+            return None
+        return allowed
 
     def _loading(self, loader: Any) -> batches.Loading:
         free, total = batches.shared_memory_size()
@@ -92,17 +94,21 @@ class LoaderGuards:
             pinned=loader.pin_memory,
             forks=forks(loader),
             epoch=_length(loader),
-            free=free,
-            total=total,
+            shared=SharedMemory(free, self._free.get(loader, free), total),
+            binding=self._binding(loader),
         )
 
     def _watch(self, iterator: Any, loader: Any, loading: batches.Loading) -> None:
-        """Look at the first batches of the loader's first iterator."""
-        if loader in self._watched:
+        """Look at the first batches: of the loader's first iterator, or what they are asked for."""
+        if not isinstance(iterator, self._module._MultiProcessingDataLoaderIter):
             return
-        if isinstance(iterator, self._module._MultiProcessingDataLoaderIter):
+        first = batches.FirstBatches(self._desk, iterator, loading, self._slots_work)
+        if loader not in self._watched:
             self._watched.add(loader)
-            batches.FirstBatches(self._desk, iterator, loading, self._slots_work)
+            first.weigh()
+        if loading.binding is not None:
+            first.ask_workers()
+        first.begin()
 
 
 def _length(loader: Any) -> int:

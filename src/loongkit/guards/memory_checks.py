@@ -15,8 +15,6 @@ _NEAR = (3, 4)
 _PLENTY_OF_FILES = 65536
 #: What the soft limit is raised to where there is no hard one: the kernel's default of nr_open.
 _MOST_FILES = 1 << 20
-#: Descriptors that a data worker costs its parent: two queues, an event, a sentinel.
-_FILES_A_WORKER = 8
 #: Growth below this is that of caches that fill, 16 MiB for each worker.
 _NOISE = 16 << 20
 
@@ -31,15 +29,53 @@ class Batch(NamedTuple):
     tensors: int
 
 
-def shared_memory(
-    free: int, total: int, batch: Batch, workers: int, prefetch: int, ranks: int
-) -> Finding | None:
-    """CG-06: /dev/shm holds the batches that wait, of all ranks on this host.
+class OnTheirWay(NamedTuple):
+    """What bounds the batches of one rank that workers have made and the training has not freed.
 
-    ``free`` is what was free before the workers started. Docker gives a container 64 MB unless
-    told otherwise (pytorch/pytorch#5040).
+    One slow worker is enough for it: the others fill up what they are allowed.
     """
-    need = ranks * workers * prefetch * batch.size
+
+    workers: int
+    prefetch: int
+    pinned: bool
+
+    @property
+    def batches(self) -> int:
+        """Those that wait, and the one in use; that is a copy where memory is pinned."""
+        return self.workers * self.prefetch + (not self.pinned)
+
+    @property
+    def files(self) -> int:
+        """The batches whose tensors one process may hold open: the pinning frees each at once."""
+        return self.prefetch + 1 if self.pinned else self.batches
+
+    @property
+    def said(self) -> str:
+        """The settings behind the numbers."""
+        return f"num_workers={self.workers}, prefetch_factor={self.prefetch}"
+
+
+class SharedMemory(NamedTuple):
+    """Bytes of /dev/shm: free before the workers started, free when the loader was made, all."""
+
+    free: int
+    free_before: int
+    total: int
+
+    def for_all(self, ranks: int, each: int) -> int:
+        """Return what all ranks find free, of which others may have taken their part already."""
+        return self.free if ranks == 1 else min(self.free_before, self.free + (ranks - 1) * each)
+
+
+def shared_memory(
+    shared: SharedMemory, batch: Batch, on_their_way: OnTheirWay, ranks: int
+) -> Finding | None:
+    """CG-06: /dev/shm holds the batches on their way, of all ranks on this host.
+
+    Docker gives a container 64 MB unless told otherwise (pytorch/pytorch#5040).
+    """
+    each = on_their_way.batches * batch.size
+    need, free = ranks * each, shared.for_all(ranks, each)
     if batch.size == 0 or need <= free:
         return None
     of_all = f"{ranks} ranks x " if ranks > 1 else ""
@@ -48,37 +84,45 @@ def shared_memory(
         "/dev/shm",
         free,
         need,
-        f"/dev/shm has {_size(free)} of {_size(total)} free and waiting batches need "
-        f"{_size(need)} ({of_all}{workers} workers x prefetch_factor {prefetch} x "
-        f"{_size(batch.size)})",
+        f"/dev/shm has {_size(free)} of {_size(shared.total)} free and batches on their way "
+        f"may take up to {_size(need)} ({of_all}{on_their_way.batches} batches x "
+        f"{_size(batch.size)}; {on_their_way.said})",
         "enlarge it (docker run --shm-size, an emptyDir with medium: Memory), or lower "
         "prefetch_factor or num_workers",
     )
 
 
 def open_files(
-    soft: int, hard: int, opened: int, batch: Batch, workers: int, prefetch: int
+    soft: int, hard: int, opened: int, batch: Batch, on_their_way: OnTheirWay
 ) -> Finding | None:
     """CG-07: with the file_descriptor strategy each tensor on its way is an open file.
 
-    ``opened``: files that this process has open now (pytorch/pytorch#973, #11201).
+    ``opened``: files that this process had open when its workers had started, and no batch had
+    come (pytorch/pytorch#973, #11201).
     """
     if soft == UNLIMITED or soft >= _PLENTY_OF_FILES:
         return None
-    need = opened + workers * (_FILES_A_WORKER + prefetch * batch.tensors)
+    need = opened + on_their_way.files * batch.tensors
     if need * _NEAR[1] <= soft * _NEAR[0]:
         return None
     reachable = _MOST_FILES if hard == UNLIMITED else hard
+    enough = need * _NEAR[1] // _NEAR[0] + 1
+    if reachable >= enough:
+        change = f"raise it (ulimit -n {min(reachable, max(enough, _PLENTY_OF_FILES))})"
+    else:
+        change = (
+            f"raise the hard limit, which is {hard} (docker run --ulimit nofile="
+            f"{_PLENTY_OF_FILES}, limits.conf)"
+        )
     return Finding(
         "CG-07",
         "RLIMIT_NOFILE",
         soft,
         need,
-        f"the limit of open files (ulimit -n) is {soft} and this rank needs about {need} "
-        f"({opened} are open; {workers} workers x prefetch_factor {prefetch} x "
-        f"{batch.tensors} tensors in a batch)",
-        f"raise it (ulimit -n {min(reachable, _PLENTY_OF_FILES)}), or call "
-        "torch.multiprocessing.set_sharing_strategy('file_system')",
+        f"the limit of open files (ulimit -n) is {soft} and a process of this job may need up to "
+        f"{need} ({opened} are open; {on_their_way.files} batches of {batch.tensors} tensors may "
+        f"be on their way: {on_their_way.said})",
+        f"{change}, or call torch.multiprocessing.set_sharing_strategy('file_system')",
         reachable if reachable > soft else None,
     )
 

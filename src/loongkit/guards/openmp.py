@@ -3,52 +3,71 @@
 from __future__ import annotations
 
 import ctypes
-import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from loongkit.guards import libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-#: Variables that bind threads -> words in their values by which they don't.
+#: Run-time libraries, by the beginning of their file's name: GNU's, Intel's, LLVM's.
+RUNTIMES = ("libgomp", "libiomp5", "libomp")
+_GNU = RUNTIMES[0]
+_SWITCH = "OMP_PROC_BIND"
+#: Variables that bind threads, and the words in their values by which they don't.
 _BINDING = {
-    "OMP_PROC_BIND": ("false",),
+    _SWITCH: ("false",),
+    "OMP_PLACES": (),
     "GOMP_CPU_AFFINITY": (),
     "KMP_AFFINITY": ("none", "disabled"),
 }
-#: GNU's, Intel's and LLVM's run-time libraries.
-_LIBRARIES = ("libgomp", "libiomp5", "libomp")
+#: What only the other libraries read.
+_NOT_GNU = ("KMP_AFFINITY",)
+
+
+class Binding(NamedTuple):
+    """The variables that have OpenMP bind threads, and the CPUs of all its places."""
+
+    variables: tuple[str, ...] = ()
+    cpus: frozenset[int] = frozenset()
 
 
 def binding_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables by which the user has OpenMP bind its threads."""
-    found = []
-    for name, harmless in _BINDING.items():
-        value = environ.get(name, "").strip().lower()
-        if value and not any(word in value for word in harmless):
-            found.append(name)
-    return tuple(found)
+    """Return the variables by which the user has OpenMP bind its threads.
 
-
-def places(environ: Mapping[str, str]) -> frozenset[int]:
-    """Return the CPUs of all places of the OpenMP libraries in this process; none: it binds none.
-
-    They are within the mask that the process was started with (OpenMP 5.0, section 3.2.23 ff.).
+    None where OMP_PROC_BIND forbids it, whatever the others say (OpenMP 5.0, section 6.4).
     """
-    if not binding_variables(environ):
-        return frozenset()
+    values = {name: environ.get(name, "").strip().lower() for name in _BINDING}
+    if values[_SWITCH] in _BINDING[_SWITCH]:
+        return ()
+    return tuple(
+        name
+        for name, harmless in _BINDING.items()
+        if values[name] and not any(word in values[name] for word in harmless)
+    )
+
+
+def binding(environ: Mapping[str, str]) -> Binding:
+    """Return what binds the threads of the OpenMP libraries in this process, and to which CPUs.
+
+    Those are within the mask that the library was loaded with (OpenMP 5.0, section 3.2.23 ff.).
+    """
+    asked = binding_variables(environ)
     found: set[int] = set()
-    for path in _loaded():
-        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        for place in range(library.omp_get_num_places()):
-            cpus = (ctypes.c_int * max(0, library.omp_get_place_num_procs(place)))()
-            library.omp_get_place_proc_ids(place, cpus)
-            found.update(cpus)
-    return frozenset(found)
+    heard: set[str] = set()
+    for name, library in libraries.loaded(*RUNTIMES) if asked else ():
+        read = [one for one in asked if one not in _NOT_GNU or not name.startswith(_GNU)]
+        cpus = _places(library) if read else set()
+        if cpus:
+            found |= cpus
+            heard.update(read)
+    return Binding(tuple(name for name in asked if name in heard), frozenset(found))
 
 
-def _loaded() -> Iterator[str]:
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
-        paths = {line.split(maxsplit=5)[5].strip() for line in file if "/" in line}
-    for path in sorted(paths):
-        if os.path.basename(path).startswith(_LIBRARIES):
-            yield path
+def _places(library: ctypes.CDLL) -> set[int]:
+    found: set[int] = set()
+    for place in range(library.omp_get_num_places()):
+        cpus = (ctypes.c_int * max(0, library.omp_get_place_num_procs(place)))()
+        library.omp_get_place_proc_ids(place, cpus)
+        found.update(cpus)
+    return found

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-import sys
+import weakref
 from typing import TYPE_CHECKING
 
-import torch
-
 from loongkit.data.worker_loop import INIT_FN, NUM_WORKERS
-from loongkit.guards import checks, openmp
-from loongkit.numa import handover
+from loongkit.guards import allowance, checks, pools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
     from loongkit.guards.desk import Desk
 
 #: Numbers of threads that libraries read from the environment.
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+#: The batches of a worker after which its threads are looked at.
+LOOKS = (1, 4, 16, 64)
 
 
 class WorkerGuards:
@@ -39,48 +38,91 @@ class WorkerGuards:
         def initialise(worker_id: int) -> None:
             if init_fn is not None:
                 init_fn(worker_id)
-            self._desk.run(lambda: self._check_pools(worker_id, workers))
+            self._desk.run(lambda: self._begin(worker_id, workers))
 
         return original(*args[:INIT_FN], initialise, *args[INIT_FN + 1 :], **kwargs)
 
     def _widen(self) -> None:
         """Undo what OpenMP's binding of the parent's main thread did to this process."""
-        if handover.read(self._desk.environ) is not None:
-            return  # NUMA_AFFINITY places it
-        mask = frozenset(os.sched_getaffinity(0))
-        places = openmp.places(self._desk.environ)
-        variables = openmp.binding_variables(self._desk.environ)
-        finding = checks.pinned_main_thread(len(mask), len(mask), len(places), variables, 1)
-        if finding is not None and mask < places:
-            os.sched_setaffinity(0, places)
+        allowed = allowance.of_process(self._desk.tree, self._desk.environ)
+        if allowed.variables:
+            os.sched_setaffinity(0, allowed.cpus)
 
-    def _check_pools(self, worker_id: int, workers: int) -> None:
-        for setting, threads, shrink in self._pools():
-            finding = checks.worker_pool(setting, threads, workers, self._desk.budget())
-            if finding is None:
-                continue
-            mends = shrink is not None and finding.fix is not None and self._desk.mends()
-            if mends:
-                self._spare_children()
-            if worker_id == 0:
-                self._desk.handle(finding, shrink)
-            elif mends and shrink is not None:
-                shrink(1)
+    def _begin(self, worker_id: int, workers: int) -> None:
+        if self._desk.mends():
+            self._judge(worker_id, workers, pools.to_be_expected(), running=False)
+        if worker_id == 0 or self._desk.mends():
+            watch = pools.Watch()
 
-    def _pools(self) -> Iterator[tuple[str, int, Callable[[int], None] | None]]:
-        """Give each pool's setting, its threads, and what makes it smaller."""
-        cv2 = sys.modules.get("cv2")
-        if cv2 is not None:
-            # 1 would keep a pool of one thread; 0 runs everything in the caller's.
-            yield checks.CV2, cv2.getNumThreads(), lambda _count: cv2.setNumThreads(0)
-        yield checks.TORCH, torch.get_num_threads(), torch.set_num_threads
-        if "numpy" in sys.modules:
-            for variable in _VARIABLES:
-                value = self._desk.environ.get(variable, "").strip()
-                if value.isdecimal():
-                    yield variable, int(value), None
+            def look() -> None:
+                self._judge(worker_id, workers, watch.at_work(), running=True)
+
+            self._watch_fetches(look)
+
+    def _watch_fetches(self, look: Callable[[], None]) -> None:
+        """Have the fetcher that the worker is about to make look after some of its batches."""
+        # The package is there by now; this module is loaded while it is being imported.
+        from torch.utils.data import _DatasetKind
+
+        make = _DatasetKind.create_fetcher
+
+        def contained() -> None:
+            self._desk.run(look)
+
+        def create_fetcher(*args: Any) -> Any:
+            _DatasetKind.create_fetcher = staticmethod(make)
+            fetcher = make(*args)
+            self._desk.run(lambda: _FirstFetches.stand_before(fetcher, contained))
+            return fetcher
+
+        _DatasetKind.create_fetcher = staticmethod(create_fetcher)
+
+    def _judge(
+        self, worker_id: int, workers: int, found: pools.Pools | None, running: bool
+    ) -> None:
+        desk = self._desk
+        finding = checks.worker_threads(found, workers, desk.budget(), running)
+        if finding is None or found is None:
+            return
+
+        def shrink(_threads: int) -> None:
+            self._spare_children()
+            for remedy in found.remedies:
+                remedy.do()
+
+        if worker_id == 0:
+            desk.handle(finding, shrink)
+        elif desk.mends():
+            shrink(1)
 
     def _spare_children(self) -> None:
         """Let libraries loaded from now on, and programs started here, keep to one thread."""
         for variable in _VARIABLES:
             self._desk.environ.setdefault(variable, "1")
+
+
+class _FirstFetches:
+    """Stands before a fetcher's ``fetch`` for its first batches, and then is gone."""
+
+    def __init__(self, fetcher: Any, look: Callable[[], None]) -> None:
+        # Weak: the fetcher, and with it the data set's iterator, ends where it always did.
+        self._fetcher = weakref.ref(fetcher)
+        self._original = type(fetcher).fetch
+        self._look = look
+        self._seen = 0
+
+    @classmethod
+    def stand_before(cls, fetcher: Any, look: Callable[[], None]) -> None:
+        """Have ``look`` called after the batches of ``LOOKS``."""
+        fetcher.fetch = cls(fetcher, look)
+
+    def __call__(self, index: Any) -> Any:
+        """Return what the fetcher would."""
+        fetcher = self._fetcher()
+        batch = self._original(fetcher, index)
+        self._seen += 1
+        if self._seen in LOOKS:
+            self._look()
+        if self._seen == LOOKS[-1]:
+            vars(fetcher).pop("fetch", None)
+        return batch
