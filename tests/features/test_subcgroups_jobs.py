@@ -158,6 +158,7 @@ def test_workers_may_have_other_cpus_than_the_rank(tmp_path: Path) -> None:
         gpus=(0,),
         ALL="2",
         DISABLE="config_guards",
+        LOGLEVEL="info",
         **{f"NUMA_AFFINITY_{name}": "1" for name in asked},
     )
     (report,) = found.reports
@@ -166,6 +167,9 @@ def test_workers_may_have_other_cpus_than_the_rank(tmp_path: Path) -> None:
         assert {place["mask"] for place in report["workers"][method]} == {"1"}
     assert found.job.rows["subcgroups"] is groups_hold_cpus()
     assert found.job.rows["numa_affinity"] is not groups_hold_cpus()
+    superseded = "superseded by subcgroups, whose groups hold the processes"
+    assert (superseded in found.job.log) is groups_hold_cpus()
+    assert superseded not in found.job.summary, "nobody has asked for numa_affinity by its name"
     assert left_over() == []
 
 

@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from loongkit.numa.cgroups import leftovers
+from loongkit.numa.cgroups.operations import Operations
+
 DEVICES = "/sys/bus/pci/devices"
 CGROUPS = "/sys/fs/cgroup"
 #: The vendor and device of a GPU, and its class.
@@ -260,16 +263,45 @@ def kept(gpus: list[str]) -> None:
     os.sched_setaffinity(0, range(16))
 
 
+def names(job: Job) -> list[Found]:
+    """Return the names of the groups of a process and of its data workers by fork and spawn."""
+    if "error" in job:
+        return [job["error"]]
+    places = [job["groups"], *(job["workers"][method]["groups"] for method in ("fork", "spawn"))]
+    return [group.rpartition("/")[2] for groups in places for group in groups]
+
+
+def left_in(folder: str) -> list[str]:
+    """Return the groups of jobs that are still there."""
+    return [name for name in os.listdir(folder) if name.startswith("loongkit")]
+
+
+def threaded_groups(gpus: list[str], own: str) -> None:
+    """Below a group that has processes, and what becomes of them when a rank is killed."""
+    job = run(gpus, rank=1, subcgroups="1")
+    say("threaded sub-cgroups: CPUs", masks(job), ["8-15"] * 3)
+    say("threaded sub-cgroups: names", names(job), ["node1.train", "node1.data", "node1.data"])
+    say("threaded sub-cgroups: nothing is left", [left_in(own), kind(own)], [[], "domain"])
+    began = time.time()
+    run(gpus, "--dies", rank=1, subcgroups="1")
+    say("a killed rank leaves groups", left_in(own), ["loongkit.29500"])
+    leftovers.of_children(Operations(), os.getpid(), began)
+    say("whoever has started it removes them", [left_in(own), kind(own)], [[], "domain"])
+
+
+def kind(folder: str) -> str:
+    """Return the type of a group."""
+    return Path(folder, "cgroup.type").read_text().strip()
+
+
 def sub_cgroups(gpus: list[str]) -> None:
     """The same plan as control groups."""
     job = run(gpus, rank=1, subcgroups="1")
     say("sub-cgroups: CPUs", masks(job), ["8-15"] * 3)
-    if "error" not in job:
-        names = [job["groups"], *(job["workers"][method]["groups"] for method in ("fork", "spawn"))]
-        ends = [[group.rpartition("/")[2] for group in groups] for groups in names]
-        say("sub-cgroups: their names", ends, [["node1.train"], ["node1.data"], ["node1.data"]])
-    left = [name for name in os.listdir(CGROUPS) if name.startswith("loongkit")]
-    say("sub-cgroups: nothing is left", left, [])
+    say("sub-cgroups: their names", names(job), ["node1.train", "node1.data", "node1.data"])
+    say("sub-cgroups: nothing is left", left_in(CGROUPS), [])
+    with container():
+        threaded_groups(gpus, f"{CGROUPS}/container")
     subprocess.run(["mount", "-o", "remount,bind,ro", CGROUPS], check=True)
     job = run(gpus, rank=1, subcgroups="1")
     found = [*masks(job), "cgroup-unavailable:EROFS" in job["log"]]

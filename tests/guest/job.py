@@ -1,6 +1,6 @@
 """A stand-in for a training, and what the kernel says of it: one line of JSON.
 
-    job.py [--uses-a-device] [--threads]
+    job.py [--uses-a-device] [--threads] [--dies]
 
 Runs inside the emulated machine, where there is no torch.
 """
@@ -103,6 +103,8 @@ def main() -> None:
     report |= {"before": before, "threads": {name: status(id) for name, id in threads.items()}}
     report["workers"] = {method: data_worker(method) for method in ("fork", "spawn")}
     print(json.dumps(report), flush=True)
+    if "--dies" in sys.argv:
+        os._exit(0)
 
 
 if __name__ == "__main__":
