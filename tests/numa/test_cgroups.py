@@ -530,23 +530,23 @@ def test_training_groups_are_removed_first(kernel: Kernel) -> None:
     assert kernel.log == [f"remove {job}/node0.train", f"remove {job}/node0.data", f"remove {job}"]
 
 
-def test_of_groups_that_a_process_enters_meanwhile_nothing_more_goes(
+def test_from_a_process_that_makes_its_group_again_that_of_its_workers_is_not_taken(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = host(kernel, "first", ME, OTHER)
-    for name in ("node0", "node1"):
-        groups(kernel, name=name).enter(TRAIN, DATA)
+    job = host(kernel, "first", ME, OTHER) + "/loongkit.j"
+    groups(kernel).enter(TRAIN, DATA)
     kernel._join(kernel.mounts[0], ME)
     remove = leftovers.remove
 
     def enters(operations: Kernel, folder: str) -> bool:
-        gone = remove(operations, folder)
-        kernel._join(f"{own}/loongkit.j/node1.train", OTHER)
-        return gone
+        assert remove(operations, folder)
+        kernel.become(OTHER)
+        groups(kernel, OTHER).enter(TRAIN, DATA)
+        return True
 
     monkeypatch.setattr(leftovers, "remove", enters)
-    assert not leftovers.of_job(kernel, f"{own}/loongkit.j")
-    assert kernel.groups_in(f"{own}/loongkit.j") == ["node0.data", "node1.data", "node1.train"]
+    assert not leftovers.of_job(kernel, job)
+    assert kernel.groups_in(job) == ["node0.data", "node0.train"]
 
 
 class TestWorkers:
