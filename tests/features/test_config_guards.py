@@ -18,7 +18,7 @@ from torch.utils.data._utils import worker as worker_module
 from loongkit.activation import logs, patching
 from loongkit.activation.files import Folder
 from loongkit.features import config_guards
-from loongkit.guards import batches, budget, installation, trainer
+from loongkit.guards import batches, budget, installation, trainer, workers
 from loongkit.guards.budget import Budget
 
 CPUS = 4
@@ -368,6 +368,43 @@ def test_batches_through_loongkits_own_memory_need_no_shared_memory(job, guard, 
     job.flags.set(9)  # the worker has sent its first batch
     next(iterator)
     assert job.log() == [] and not any("Zero" in line for line in job.log("DEBUG"))
+
+
+class Closing(IterableDataset):
+    """Leaves word when its iterator is closed."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __iter__(self):
+        try:
+            yield from range(100_000)
+        finally:
+            self.path.write_text("closed")
+
+
+def test_a_data_sets_iterator_is_closed_as_ever(job, guard, tmp_path):
+    """In the worker, when its loop ends: nobody who looks at its first batches holds it."""
+    guard()
+    path = tmp_path / "word"
+    iterator = iter(DataLoader(Closing(path), 2, num_workers=1))
+    worker = iterator._workers[0]
+    next(iterator)
+    del iterator
+    assert not worker.is_alive() and path.read_text() == "closed"
+
+
+def test_the_first_fetches_cost_later_ones_nothing():
+    class Fetcher:
+        def fetch(self, index):
+            return index + 1
+
+    fetcher, looks = Fetcher(), []
+    workers._FirstFetches.stand_before(fetcher, lambda: looks.append(fetched))
+    for fetched in range(1, 70):
+        assert fetcher.fetch(fetched) == fetched + 1
+        assert ("fetch" in vars(fetcher)) is (fetched < 64)
+    assert looks == [1, 4, 16, 64]
 
 
 def test_what_a_batch_weighs():
