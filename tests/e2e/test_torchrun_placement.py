@@ -105,6 +105,21 @@ def test_explicit_lists(tmp_path: Path) -> None:
     assert found.reports[0]["workers"] == {"fork": ["1"], "spawn": ["1"]}
 
 
+@pytest.mark.parametrize("name", ["NUMA_AFFINITY", "SUBCGROUPS"])
+def test_a_launcher_that_openmp_binds_to_one_core_does_not_hold_its_ranks_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """torchrun imports torch, which has OpenMP bind it; without Loongkit all ranks are on CPU 0."""
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    found = Launch(tmp_path, 2, **{name: "1"})
+    for report in found.reports:
+        own = str(report["local_rank"])
+        assert report["launcher"] == "0", "that is what the test is about"
+        assert report["mask"] == own
+        assert report["workers"] == {"fork": [own], "spawn": [own]}
+    assert found.job.warnings == []
+
+
 def test_what_the_script_chooses_itself_is_kept(tmp_path: Path) -> None:
     """It moves itself after the start; its workers go with it, as without Loongkit."""
     found = Launch(tmp_path, 2, "--moves-itself", NUMA_AFFINITY_CPUS="0-1,0-1")

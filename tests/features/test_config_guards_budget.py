@@ -11,6 +11,8 @@ from loongkit.activation.files import Folder
 from loongkit.guards import allowance, libraries, openmp
 from loongkit.guards import budget as budgets
 from loongkit.guards.budget import Budget
+from loongkit.numa import launched
+from loongkit.numa.openmp import binding_variables
 
 V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw"
 
@@ -111,7 +113,7 @@ def test_shares_of_a_quota(quota, ranks, cpus):
     ],
 )
 def test_variables_that_bind_threads(environ, names):
-    assert openmp.binding_variables(environ) == names
+    assert binding_variables(environ) == names
     if not names:
         assert openmp.binding(environ) == openmp.Binding()
 
@@ -214,6 +216,17 @@ def test_the_start_is_noted_once(monkeypatch):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, found=found: found)
         allowance.note_start()
     assert allowance._started_with == mask(8)
+    assert not allowance._bound_before
+
+
+def test_a_launcher_that_openmp_has_bound_is_looked_through(process, monkeypatch):
+    for name in ("_started_with", "_bound_before"):
+        monkeypatch.setattr(allowance, name, frozenset())  # as it is, after the test
+    monkeypatch.setattr(launched, "started_with", lambda _environ, _mask: mask(8))
+    allowance.note_start()
+    environ = {"OMP_PROC_BIND": "true"}
+    allowed = process(main=mask(1), started=mask(8), places=mask(1), environ=environ)
+    assert allowed == (mask(1), mask(8), ("OMP_PROC_BIND",))
 
 
 def test_libraries_are_found_and_not_loaded():

@@ -164,10 +164,26 @@ def test_workers_bound_by_openmp(tmp_path: Path, fix: str) -> None:
     assert ("changed 1 -> 2" in line) == (fix == "1")
 
 
+@needs_two_cpus
+@pytest.mark.parametrize("fix", ["0", "1"])
+def test_a_launcher_that_openmp_has_bound(tmp_path: Path, fix: str) -> None:
+    """torchrun imports torch: its ranks start on one CPU, unlike those confined from outside."""
+    binding = {"OMP_PROC_BIND": "true", "LOONGKIT_CONFIG_GUARDS_APPLY_FIX": fix}
+    report, found = train(tmp_path, "fork", *FITS, launcher=torchrun(1), **binding)
+    assert report["in workers"][0] == (CPUS if fix == "1" else 1)
+    (line,) = found.warnings
+    assert f"CG-09: OMP_PROC_BIND has bound the main thread to 1 of the {CPUS} CPUs" in line
+    assert (f"changed 1 -> {CPUS}" in line) == (fix == "1")
+
+
+def torchrun(ranks: int) -> tuple[str, ...]:
+    """Return what stands before a script to run it as so many ranks."""
+    command = (sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}")
+    return (*command, "--master_port=0", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0")
+
+
 def test_the_first_rank_of_the_host_warns(tmp_path: Path) -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2")
-    launcher = (*torchrun, "--master_port=0", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0")
-    _report, found = train(tmp_path, "fork", str(TOO_MANY), "1", launcher=launcher)
+    _report, found = train(tmp_path, "fork", str(TOO_MANY), "1", launcher=torchrun(2))
     (warning,) = found.warnings
     assert "CG-03" in warning and "rank=0" in warning
     assert f"({CPUS} CPUs shared by 2 ranks)" in warning

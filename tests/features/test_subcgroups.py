@@ -19,7 +19,7 @@ from numa_kernel import Kernel
 from loongkit.activation import logs, plan, session, settings, states
 from loongkit.activation.patching import Patcher, Skip
 from loongkit.features import subcgroups
-from loongkit.numa import placement, survey
+from loongkit.numa import launched, placement, survey
 from loongkit.numa import plan as planning
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups import placement as group_placement
@@ -476,6 +476,22 @@ class TestWorker:
         worker.kernel.masks[0] = frozenset({0})
         worker.placed.worker()
         assert worker.mask == mask
+
+
+def test_a_launcher_that_openmp_has_bound_is_looked_through(rank: Rank) -> None:
+    """Newer kernels keep the mask that the launcher's ranks inherit, in spite of the group."""
+    rank.kernel.masks[0] = frozenset({0})
+    rank._patch.setattr(launched, "started_with", lambda _environ, _mask: BOTH)
+    assert rank.start(1).arm() is True
+    assert rank.where == f"/{JOB}/node1.train" and rank.mask == {1}
+
+
+def test_a_mask_that_stays_is_no_failure(rank: Rank) -> None:
+    rank.kernel.masks[0] = frozenset({0})
+    rank.kernel.refuses = {0}
+    rank._patch.setattr(launched, "started_with", lambda _environ, _mask: BOTH)
+    assert rank.start(1).arm() is True
+    assert "the mask that this process was started with stays" in rank.said
 
 
 def test_a_process_born_in_a_group_plans_for_what_is_above_it(rank: Rank) -> None:

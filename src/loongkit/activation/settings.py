@@ -78,9 +78,9 @@ PATHS = ("LOONGKIT_CONFIG", "LOONGKIT_LOGDIR", "LOONGKIT_NUMA_AFFINITY_SYSFS")
 #: What Loongkit tells its own child processes; not for users.
 JOB_VERSION = "LOONGKIT_JOB_VERSION"
 JOB_WARNED = "LOONGKIT_JOB_WARNED"
-# "<pid>/<base mask>/<training mask>/<data workers' mask>" of the rank that was placed.
 JOB_PLACEMENT = "LOONGKIT_JOB_PLACEMENT"
-INTERNAL = (JOB_VERSION, JOB_WARNED, JOB_PLACEMENT)
+JOB_LAUNCHER = "LOONGKIT_JOB_LAUNCHER"
+INTERNAL = (JOB_VERSION, JOB_WARNED, JOB_PLACEMENT, JOB_LAUNCHER)
 
 ACCEPTED = {
     "bool": "1, on or yes; 0, off or no",

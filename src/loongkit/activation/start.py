@@ -47,6 +47,10 @@ def activate(source: str) -> None:
     _note_unavailable()
     if process.kind() == process.MAIN:
         _register_exit()
+        if process.is_launcher():
+            from loongkit.numa import launched
+
+            launched.note(os.environ)
 
 
 def make_way(file: str) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from loongkit.activation import cgroups
 from loongkit.guards import openmp
-from loongkit.numa import handover
+from loongkit.numa import handover, launched
+from loongkit.numa.openmp import binding_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _CORE = 2
 
 _started_with: frozenset[int] = frozenset()
+#: Whether OpenMP has bound the launcher, from which this process has its CPUs.
+_bound_before = False
 
 
 class Allowance(NamedTuple):
@@ -35,8 +38,11 @@ class Allowance(NamedTuple):
 
 def note_start() -> None:
     """Note what this process was started with: to be called before torch has loaded OpenMP."""
-    global _started_with
-    _started_with = _started_with or frozenset(os.sched_getaffinity(0))
+    global _started_with, _bound_before
+    if not _started_with:
+        mask = frozenset(os.sched_getaffinity(0))
+        _started_with = launched.started_with(os.environ, mask)
+        _bound_before = mask != _started_with
 
 
 def of_process(tree: Tree, environ: Mapping[str, str]) -> Allowance:
@@ -52,6 +58,8 @@ def of_process(tree: Tree, environ: Mapping[str, str]) -> Allowance:
     granted = cgroups.cpuset(cgroups.Groups(tree)) or _started_with
     cpus = mask | bound.cpus | (_started_with & granted) | _of_threads()
     variables = bound.variables if mask < bound.cpus else ()
+    if _bound_before and not variables:
+        variables = binding_variables(environ)
     if len(mask) > 1 and not variables:
         return Allowance(mask, mask)
     return Allowance(mask, cpus, variables)

@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, NamedTuple
 
 from loongkit.guards import libraries
+from loongkit.numa.openmp import binding_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,14 +14,6 @@ if TYPE_CHECKING:
 #: Run-time libraries, by the beginning of their file's name: GNU's, Intel's, LLVM's.
 RUNTIMES = ("libgomp", "libiomp5", "libomp")
 _GNU = RUNTIMES[0]
-_SWITCH = "OMP_PROC_BIND"
-#: Variables that bind threads, and the words in their values by which they don't.
-_BINDING = {
-    _SWITCH: ("false",),
-    "OMP_PLACES": (),
-    "GOMP_CPU_AFFINITY": (),
-    "KMP_AFFINITY": ("none", "disabled"),
-}
 #: What only the other libraries read.
 _NOT_GNU = ("KMP_AFFINITY",)
 
@@ -30,21 +23,6 @@ class Binding(NamedTuple):
 
     variables: tuple[str, ...] = ()
     cpus: frozenset[int] = frozenset()
-
-
-def binding_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables by which the user has OpenMP bind its threads.
-
-    None where OMP_PROC_BIND forbids it, whatever the others say (OpenMP 5.0, section 6.4).
-    """
-    values = {name: environ.get(name, "").strip().lower() for name in _BINDING}
-    if values[_SWITCH] in _BINDING[_SWITCH]:
-        return ()
-    return tuple(
-        name
-        for name, harmless in _BINDING.items()
-        if values[name] and not any(word in values[name] for word in harmless)
-    )
 
 
 def binding(environ: Mapping[str, str]) -> Binding:

@@ -12,7 +12,7 @@ import sys
 
 from loongkit.activation import logs, process, session, states, versions
 from loongkit.activation.patching import Skip
-from loongkit.numa import handover, survey, torch_state
+from loongkit.numa import handover, launched, openmp, survey, torch_state
 from loongkit.numa import plan as planning
 from loongkit.numa.binding import Binding
 from loongkit.numa.report import Report
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
     from loongkit.activation.patching import Patcher
     from loongkit.numa.records import Machine, Plan
-
-#: What makes OpenMP pin the thread that starts workers to one core; they inherit that core.
-_PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 #: Why a process was not placed so far, in the words of the summary.
 _UNPLACED = "no launcher gave this process a local rank, and it has used no GPU"
@@ -116,7 +113,7 @@ class Placement:
         if left is None or left.pid == os.getpid() or self._is_held():
             return
         mask = self._system.mask()
-        pinned = mask < left.train and is_pinned_by_openmp()
+        pinned = mask < left.train and bool(openmp.binding_variables(os.environ))
         if mask == left.train or pinned:  # else the user has chosen another mask in the meantime
             self._system.set_mask(0, left.data)
             if left.data != left.train and self._options["memory"]:
@@ -158,7 +155,8 @@ class Placement:
             self._patcher.skip(problem)
 
     def _look(self, version: str | None) -> None:
-        base = handover.base_mask(self._system.mask(), os.environ)
+        mask = self._system.mask()
+        base = handover.base_mask(launched.started_with(os.environ, mask), os.environ)
         try:
             self._survey.look(self._options, base, version)
         except ValueError as error:
@@ -306,8 +304,3 @@ def supersede(reason: str) -> None:
     """Have NUMA_AFFINITY, if it is on, step aside."""
     if _placement is not None:
         _placement.supersede(reason)
-
-
-def is_pinned_by_openmp() -> bool:
-    """Tell whether OpenMP may have pinned the thread that starts data workers."""
-    return any(os.environ.get(name) for name in _PINNING)

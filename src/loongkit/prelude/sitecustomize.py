@@ -8,14 +8,15 @@ parse everywhere, and stay silent where Loongkit can't run.
 import os
 import sys
 
-_INTERNAL = ("LOONGKIT_JOB_VERSION", "LOONGKIT_JOB_WARNED")
+_OURS = "LOONGKIT_"
+_INTERNAL = "LOONGKIT_JOB_"
 
 
 def _is_asked():
     if sys.version_info < (3, 10) or sys.implementation.name != "cpython":
         return False
     for name in os.environ:
-        if name.startswith("LOONGKIT_") and name not in _INTERNAL:
+        if name.startswith(_OURS) and not name.startswith(_INTERNAL):
             return True
     return False
 

@@ -15,7 +15,7 @@ import time
 
 from loongkit.activation import logs, process, session
 from loongkit.activation import plan as decisions
-from loongkit.numa import cpulists, handover, placement
+from loongkit.numa import cpulists, handover, openmp, placement
 from loongkit.numa.cgroups import job_groups, layouts, leftovers
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups.job_groups import JobGroups
@@ -113,7 +113,7 @@ class GroupPlacement(Placement):
         if not group or not self._operations.tree.exists(f"{group}/cpuset.cpus"):
             return
         cpus = own_groups.effective(self._operations, group, "cpus")
-        if self._system.mask() < cpus and placement.is_pinned_by_openmp():
+        if self._system.mask() < cpus and openmp.binding_variables(os.environ):
             self._system.set_mask(0, cpus)  # newer kernels keep a mask in spite of the move
 
     def put_back(self) -> None:
@@ -179,6 +179,7 @@ class GroupPlacement(Placement):
             leaf_name(machine, plan, self._rank),
         )
         others = self._pinned_by_others(binding.base)
+        inherited = self._system.mask() < binding.base
         try:
             groups.enter(self._wanted(machine, plan.train), self._wanted(machine, plan.data))
         except OSError as error:
@@ -196,6 +197,15 @@ class GroupPlacement(Placement):
             self._patcher.wrap(os, "sched_setaffinity", self._set_affinity)
             placement.supersede("superseded by subcgroups, whose groups hold the processes")
             self._hand_over(binding.base, plan.train, plan.data)
+            if inherited:
+                self._take_all(plan.train)
+
+    def _take_all(self, cpus: frozenset[int]) -> None:
+        """Take the CPUs of the group, where a mask from before the launch would hold on."""
+        try:
+            self._system.set_mask(0, cpus)
+        except OSError as error:
+            logs.info(f"subcgroups: the mask that this process was started with stays: {error}")
 
     def _set_affinity(self, original: Callable[..., None], pid: int, mask: Iterable[int]) -> None:
         """Let the job choose CPUs of which the group has none: the process leaves the group then.
