@@ -19,8 +19,9 @@ from _pairs import Outcome, arguments, compare, report
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 sys.path.insert(0, str(SOURCE))
 
+from loongkit.activation import cpulists  # noqa: E402
 from loongkit.activation.hardware import Accelerator  # noqa: E402
-from loongkit.numa import cpulists, devices  # noqa: E402
+from loongkit.numa import devices  # noqa: E402
 from loongkit.numa.plan import plan  # noqa: E402
 from loongkit.numa.records import Machine, Node, Plan, Request  # noqa: E402
 

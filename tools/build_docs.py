@@ -49,7 +49,8 @@ blanks do not matter. Anything else, `true` and `false` included, counts as not 
 or `LOONGKIT_ALL` decides.
 - **int**, **text** and **word**: as usual. A value that cannot be read counts as not set.
 - Each value that is not understood, and each `LOONGKIT_…` name that is none of those below, is one
-  warning in the log for the whole job. An unknown name comes with a known one that is near to it, if any is.
+  warning in the log for the whole job. An unknown name comes with a known one that is near to it,
+  if any is.
 - Names that Kubernetes makes for a service called `loongkit…` are ignored:
   `LOONGKIT_…SERVICE_HOST`, `LOONGKIT_…SERVICE_PORT…`, `LOONGKIT_…PORT`, `LOONGKIT_…PORT_…`.
 - A feature's own variable wins over `LOONGKIT_ALL`, in both directions. `LOONGKIT_DISABLE` wins

@@ -10,9 +10,9 @@ import machines
 import pytest
 from PIL import Image, ImageFont
 
+from loongkit.activation import cpulists
 from loongkit.cli import topology, topology_picture, topology_png, topology_svg
 from loongkit.cli.topology_shapes import Picture, Rectangle, Text, text_width
-from loongkit.numa import cpulists
 from loongkit.numa import details as reading
 
 PLAIN = {"LOONGKIT_NUMA_AFFINITY": "1"}

@@ -14,7 +14,7 @@ import jobs
 import pytest
 import two_nodes
 
-from loongkit.numa import cpulists
+from loongkit.activation import cpulists
 
 pytestmark = [
     jobs.needs_torch,

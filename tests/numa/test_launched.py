@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from loongkit.activation import process, settings
-from loongkit.numa import cpulists, launched
+from loongkit.activation import cpulists, process, settings
+from loongkit.numa import launched
 
 ALL, CORE = frozenset(range(8)), frozenset({0, 1})
 BOUND = {"OMP_PROC_BIND": "true"}

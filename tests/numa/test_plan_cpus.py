@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from numa_hosts import codes, host, request, shown
 
-from loongkit.numa import cpulists, plan_cpus
+from loongkit.activation import cpulists
+from loongkit.numa import plan_cpus
 from loongkit.numa.plan import plan
 
 MACHINE = host(["0-31", "32-63"], [0, 1], llcs=["0-31", "32-63"])

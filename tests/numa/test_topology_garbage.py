@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from loongkit.activation import record_text
+from loongkit.activation import cpulists, record_text
 from loongkit.activation.files import Folder
-from loongkit.numa import cpulists, details, record, topology
+from loongkit.numa import details, record, topology
 from loongkit.numa.details import Details
 from loongkit.numa.records import Machine
 

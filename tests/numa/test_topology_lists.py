@@ -7,7 +7,7 @@ import random
 import machines
 import pytest
 
-from loongkit.numa import cpulists
+from loongkit.activation import cpulists
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import children
 import machines
 import pytest
 
-from loongkit.activation import cgroups, files, hardware, record_text
+from loongkit.activation import cgroups, cpulists, files, hardware, record_text
 from loongkit.activation.files import Record
-from loongkit.numa import cpulists, details, record, topology
+from loongkit.numa import details, record, topology
 from loongkit.numa.records import Machine
 
 SECRET = "dorothea"

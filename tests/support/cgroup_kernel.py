@@ -12,7 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
-from loongkit.numa import cpulists
+from loongkit.activation import cpulists
 from loongkit.numa.cgroups.operations import Operations
 
 MOUNT = "sys/fs/cgroup"

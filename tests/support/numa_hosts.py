@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from loongkit.activation import cpulists
 from loongkit.activation.hardware import Accelerator
-from loongkit.numa import cpulists
 from loongkit.numa.records import Machine, Node, Plan, Request
 
 

@@ -6,8 +6,7 @@ the hierarchy only. Reading is all that is done here, and nothing raises.
 
 from __future__ import annotations
 
-from loongkit.activation import files
-from loongkit.numa import cpulists
+from loongkit.activation import cpulists, files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from loongkit.activation.cpulists import format as cpu_list
 from loongkit.activation.hardware import Accelerator
 from loongkit.cli.topology import Rank, View
 from loongkit.cli.topology_blocks import (
@@ -27,7 +28,6 @@ from loongkit.cli.topology_text import (
     quota,
     ranks_text,
 )
-from loongkit.numa.cpulists import format as cpu_list
 from loongkit.numa.records import Node
 
 _SMALL, _SIZE, _TITLE = 8.0, 10.0, 12.0

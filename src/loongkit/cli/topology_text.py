@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from loongkit import __version__
+from loongkit.activation.cpulists import format as cpu_list
 from loongkit.activation.hardware import Cpu
 from loongkit.cli.output import counted, hanging
 from loongkit.cli.topology import Rank, View
-from loongkit.numa.cpulists import format as cpu_list
 from loongkit.numa.records import Node
 
 _HEAD = 16

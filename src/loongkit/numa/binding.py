@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loongkit.numa import cpulists
+from loongkit.activation import cpulists
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from loongkit.activation import files
-from loongkit.numa import cpulists
+from loongkit.activation import cpulists, files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loongkit.activation import cgroups, files, hardware
-from loongkit.numa import cpulists, topology
+from loongkit.activation import cgroups, cpulists, files, hardware
+from loongkit.numa import topology
 from loongkit.numa.caches import Caches
 
 TYPE_CHECKING = False

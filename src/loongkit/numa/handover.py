@@ -8,8 +8,7 @@ narrowing it again.
 
 from __future__ import annotations
 
-from loongkit.activation import process, settings
-from loongkit.numa import cpulists
+from loongkit.activation import cpulists, process, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

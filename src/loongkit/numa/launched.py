@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from loongkit.activation import process, settings
-from loongkit.numa import cpulists, openmp
+from loongkit.activation import cpulists, process, settings
+from loongkit.numa import openmp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

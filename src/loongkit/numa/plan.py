@@ -7,7 +7,8 @@ It raises nothing: what can't be followed becomes a reason. Start-up code of the
 
 from __future__ import annotations
 
-from loongkit.numa import cpulists, plan_caches, plan_cpus
+from loongkit.activation import cpulists
+from loongkit.numa import plan_caches, plan_cpus
 from loongkit.numa.plan_nodes import (
     Reasons,
     counts,

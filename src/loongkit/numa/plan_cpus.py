@@ -5,8 +5,8 @@ Pure functions; start-up code of the ranks of a job.
 
 from __future__ import annotations
 
+from loongkit.activation import cpulists
 from loongkit.activation.settings import shown
-from loongkit.numa import cpulists
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ Pure functions on a machine's record; start-up code of the ranks of a job.
 
 from __future__ import annotations
 
-from loongkit.activation import hardware
-from loongkit.numa import cpulists
+from loongkit.activation import cpulists, hardware
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

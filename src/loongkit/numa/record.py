@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 
 from loongkit import __version__
-from loongkit.activation import files, hardware, pci, record_text
+from loongkit.activation import cpulists, files, hardware, pci, record_text
 from loongkit.activation.files import Record, Tree
-from loongkit.numa import cpulists, details, nccl_topology, topology
+from loongkit.numa import details, nccl_topology, topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

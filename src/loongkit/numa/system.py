@@ -42,7 +42,7 @@ class System:
 
     def memory_nodes(self) -> frozenset[int]:
         """Return the nodes whose memory this process may use; none: the kernel does not say."""
-        from loongkit.numa import cpulists
+        from loongkit.activation import cpulists
 
         try:
             with open("/proc/self/status", encoding="ascii", errors="replace") as file:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 
-from loongkit.activation import cgroups, files, hardware, pci
-from loongkit.numa import cpulists
+from loongkit.activation import cgroups, cpulists, files, hardware, pci
 from loongkit.numa.caches import Caches
 from loongkit.numa.records import Machine, Node
 

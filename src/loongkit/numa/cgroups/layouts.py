@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 
-from loongkit.numa import cpulists
+from loongkit.activation import cpulists
 from loongkit.numa.cgroups import own as own_groups
 
 TYPE_CHECKING = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from loongkit.activation import cpulists
 from loongkit.activation.cgroups import Groups
-from loongkit.numa import cpulists
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

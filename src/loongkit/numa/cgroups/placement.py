@@ -13,9 +13,9 @@ import os
 import sys
 import time
 
-from loongkit.activation import logs, process, session
+from loongkit.activation import cpulists, logs, process, session
 from loongkit.activation import plan as decisions
-from loongkit.numa import cpulists, handover, openmp, placement
+from loongkit.numa import handover, openmp, placement
 from loongkit.numa.cgroups import job_groups, layouts, leftovers
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups.job_groups import JobGroups
