@@ -326,9 +326,14 @@ def test_a_low_limit_of_open_files(job, guard, fix):
     assert "3 batches of 2 tensors may be on their way: num_workers=1, prefetch_factor=2)" in line
 
 
-def test_growing_workers(job, guard, monkeypatch, tmp_path):
-    """Made-up files say how a worker grows: at the 16th batch and at the 64th."""
-    values = iter([100 << 20, 200 << 20])
+@pytest.mark.parametrize(
+    ("grown_to", "said"),
+    [([100, 260], "160 MB each in 48"), ([100, 160, 300], "200 MB each in 112"), ([9, 20, 30], "")],
+    ids=["at the 64th batch", "at the 128th", "slowly"],
+)
+def test_growing_workers(job, guard, monkeypatch, tmp_path, grown_to, said):
+    """Made-up files say how a worker grows: to how many MB at the 16th batch, the 64th, …"""
+    values = (size << 20 for size in grown_to)
     monkeypatch.setattr(batches, "private_memory", lambda tree, pid: next(values))
     monkeypatch.setattr(batches, "own_memory", lambda tree: 900 << 20)
     meminfo = tmp_path / "proc" / "meminfo"
@@ -336,10 +341,84 @@ def test_growing_workers(job, guard, monkeypatch, tmp_path):
     meminfo.write_text("MemTotal: 2000000 kB\nMemAvailable: 300000 kB\n")
     found = guard()
     installation.guards_of(found.patcher).desk.tree = Folder(str(tmp_path))
-    assert len(list(DataLoader(Squares(), 2, num_workers=2))) == 80
+    assert len(list(DataLoader(Squares(), 1, num_workers=2))) == 160
     assert next(values, None) is None
-    (line,) = job.log()
-    assert "CG-08: data workers have grown by 100 MB each in 48 batches" in line
+    assert [said in line for line in job.log() if "CG-08" in line] == [True] * bool(said)
+
+
+class Talkative(torch.Tensor):
+    """A tensor whose class is told of whatever is asked of it."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        fail()
+
+
+class TalkativeList(list):
+    __iter__ = fail
+
+
+class TalkativeTuple(tuple):
+    __iter__ = fail
+
+
+class TalkativeDict(dict):
+    values = items = __iter__ = fail
+
+
+class TalkativeSlots:
+    __slots__ = ()
+    __getattr__ = fail
+
+
+class TalkativeObject:
+    def __init__(self, item):
+        self.item = item
+
+    __getattribute__ = fail
+
+
+def test_a_batch_is_weighed_without_running_code_of_its_classes():
+    tensors = [torch.ones(number) for number in range(1, 6)]
+    batch = TalkativeDict(
+        a=TalkativeList([tensors[0], 1, "x", None, int]),
+        b=TalkativeTuple([tensors[1], TalkativeSlots()]),
+        c=TalkativeObject(tensors[2]),
+        d=tensors[3].as_subclass(Talkative),
+        e=torch.nn.Parameter(tensors[4]),
+    )
+    assert batches.weigh(batch, pinned=True) == batches.Batch(4 * (1 + 2 + 3 + 4 + 5), 5)
+
+
+class Secretive(Dataset):
+    """A data set, or a sampler, that is not to be asked for its length."""
+
+    __len__ = fail
+
+    def __getitem__(self, index):
+        return index
+
+    def __iter__(self):
+        return iter(range(6))
+
+
+class SecretiveStream(IterableDataset):
+    __len__ = fail
+
+    def __iter__(self):
+        return iter(range(6))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nobody_is_asked_for_a_length(job, guard, stream):
+    """It may count, draw or print; and torch warns of streams that have more than they said."""
+    guard()
+    if stream:
+        loader = DataLoader(SecretiveStream(), batch_size=2, num_workers=1)
+    else:
+        loader = DataLoader(Secretive(), 2, sampler=Secretive(), num_workers=1)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+    assert job.log() == [] and not any("Zero" in line for line in job.log("DEBUG"))
 
 
 def test_the_first_batches_cost_later_ones_nothing(job, guard):

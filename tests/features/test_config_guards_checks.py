@@ -281,15 +281,16 @@ def test_the_limit_that_is_advised_silences_the_advice(hard, advice, fix):
     ("grown", "most", "free", "found"),
     [
         (15 * MIB, 10 << 30, MIB, False),  # caches that fill
-        (16 * MIB, 10 << 30, 1280 * MIB, False),  # 16 MiB in 48 batches of 960, 4 workers
-        (16 * MIB, 10 << 30, 1280 * MIB - 1, True),
-        (16 * MIB, 100 * MIB, 400 * MIB, False),  # no more than there is to copy
-        (16 * MIB, 100 * MIB, 400 * MIB - 1, True),
+        (16 * MIB, 10 << 30, 64 * MIB, False),  # as much again in each of 4 workers
+        (16 * MIB, 10 << 30, 64 * MIB - 1, True),
+        (80 * MIB, 100 * MIB, 80 * MIB, False),  # no more than there is to copy
+        (80 * MIB, 100 * MIB, 80 * MIB - 1, True),
+        (100 * MIB, 80 * MIB, 0, False),  # nothing is left to copy
     ],
 )
 def test_worker_memory(grown, most, free, found):
     headroom = Headroom(free, 2 << 30, "the container's memory.max")
-    finding = memory_checks.worker_memory(grown, 48, 960, most, 4, 1, headroom)
+    finding = memory_checks.worker_memory(grown, 48, most, 4, 1, headroom)
     assert (finding is not None) is found
     if finding:
         assert finding.key == "CG-08" and finding.fix is None

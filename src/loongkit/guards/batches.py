@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from loongkit.guards.desk import Desk
 
 SHARED_MEMORY = "/dev/shm"
-#: The batches between which a worker's growth is measured: caches have filled by the first.
+#: The batch from which on a worker's growth is measured, since caches have filled by then, and
+#: that at which it is first looked at: later on whenever the batches have doubled.
 GROWTH_FROM, GROWTH_TO = 16, 64
 _MOST_OBJECTS = 2000
 
@@ -38,14 +39,8 @@ class Loading(NamedTuple):
     prefetch: int
     pinned: bool
     forks: bool
-    epoch: int
     shared: SharedMemory
     binding: Allowance | None
-
-    @property
-    def all_started(self) -> int:
-        """The batch by which each worker has sent one, and so has run its worker_init_fn."""
-        return min(self.workers, self.epoch or self.workers)
 
 
 class FirstBatches:
@@ -76,8 +71,8 @@ class FirstBatches:
         return self
 
     def ask_workers(self) -> FirstBatches:
-        """Have the workers asked where they run."""
-        self._due.setdefault(self._loading.all_started, []).append(self._ask_workers)
+        """Have the workers asked where they run, once each has run its worker_init_fn."""
+        self._due.setdefault(self._loading.workers, []).append(self._ask_workers)
         return self
 
     def begin(self) -> None:
@@ -107,10 +102,9 @@ class FirstBatches:
 
     def _weigh(self, iterator: Any, batch: Any) -> None:
         loading, desk = self._loading, self._desk
-        measures = loading.forks and loading.epoch >= GROWTH_TO
-        if measures and could_fill_memory(desk.tree, loading.workers * desk.ranks):
+        if loading.forks and could_fill_memory(desk.tree, loading.workers * desk.ranks):
             self._due.setdefault(GROWTH_FROM, []).append(self._begin_growth)
-            self._due.setdefault(GROWTH_TO, []).append(self._end_growth)
+            self._due.setdefault(GROWTH_TO, []).append(self._look_at_growth)
         if self._slots_work():
             return
         found = weigh(batch, loading.pinned)
@@ -126,21 +120,22 @@ class FirstBatches:
     def _begin_growth(self, iterator: Any, _batch: Any) -> None:
         self._private = private_memory(self._desk.tree, iterator._workers[0].pid)
 
-    def _end_growth(self, iterator: Any, _batch: Any) -> None:
+    def _look_at_growth(self, iterator: Any, _batch: Any) -> None:
         now = private_memory(self._desk.tree, iterator._workers[0].pid)
         headroom = cgroups.memory_headroom(cgroups.Groups(self._desk.tree))
         if now is None or self._private is None or headroom is None:
             return
         finding = memory_checks.worker_memory(
             grown=now - self._private,
-            batches=GROWTH_TO - GROWTH_FROM,
-            epoch=self._loading.epoch,
+            batches=self._seen - GROWTH_FROM,
             most=own_memory(self._desk.tree),
             workers=self._loading.workers,
             ranks=self._desk.ranks,
             headroom=headroom,
         )
         self._desk.handle(finding)
+        if finding is None:
+            self._due.setdefault(2 * self._seen, []).append(self._look_at_growth)
 
 
 def shared_memory_size() -> tuple[int, int]:
@@ -161,29 +156,42 @@ def weigh(batch: Any, pinned: bool) -> Batch:
     where it has been; then all dense CPU tensors count, otherwise those in shared memory.
     """
     sizes: dict[int, int] = {}
-    for tensor in _tensors(batch):
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-            continue
-        storage = tensor.untyped_storage()
-        if pinned or storage.is_shared():
-            sizes[storage.data_ptr()] = storage.nbytes()
+    with torch._C.DisableTorchFunctionSubclass():
+        for tensor in _tensors(batch):
+            if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+                continue
+            storage = tensor.untyped_storage()
+            if pinned or storage.is_shared():
+                sizes[storage.data_ptr()] = storage.nbytes()
     return Batch(sum(sizes.values()), len(sizes))
 
 
 def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """Give the tensors in a batch, running none of the code that its classes may bring."""
     waiting = [batch]
     seen = 0
     while waiting and seen < _MOST_OBJECTS:
         item = waiting.pop()
         seen += 1
-        if isinstance(item, torch.Tensor):
+        kinds = type(item).__mro__
+        if torch.Tensor in kinds:
             yield item
-        elif isinstance(item, dict):
-            waiting.extend(item.values())
-        elif isinstance(item, (list, tuple)):
-            waiting.extend(item)
-        elif not isinstance(item, (str, bytes, int, float, type, type(None))):
-            waiting.extend(getattr(item, "__dict__", {}).values())
+        elif dict in kinds:
+            waiting.extend(dict.values(item))
+        elif list in kinds:
+            waiting.extend(list.__iter__(item))
+        elif tuple in kinds:
+            waiting.extend(tuple.__iter__(item))
+        elif type not in kinds:
+            waiting.extend(_attributes(item).values())
+
+
+def _attributes(item: Any) -> dict[str, Any]:
+    try:
+        found = object.__getattribute__(item, "__dict__")
+    except AttributeError:
+        return {}  # numbers, texts, classes with slots
+    return found if type(found) is dict else {}
 
 
 def private_memory(tree: Tree, pid: int) -> int | None:

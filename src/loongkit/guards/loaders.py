@@ -93,7 +93,6 @@ class LoaderGuards:
             prefetch=loader.prefetch_factor,
             pinned=loader.pin_memory,
             forks=forks(loader),
-            epoch=_length(loader),
             shared=SharedMemory(free, self._free.get(loader, free), total),
             binding=self._binding(loader),
         )
@@ -109,14 +108,6 @@ class LoaderGuards:
         if loading.binding is not None:
             first.ask_workers()
         first.begin()
-
-
-def _length(loader: Any) -> int:
-    """Return the batches of an epoch, 0 where nobody knows."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return 0
 
 
 def forks(loader: Any) -> bool:

@@ -128,17 +128,18 @@ def open_files(
 
 
 def worker_memory(
-    grown: int, batches: int, epoch: int, most: int, workers: int, ranks: int, headroom: Headroom
+    grown: int, batches: int, most: int, workers: int, ranks: int, headroom: Headroom
 ) -> Finding | None:
     """CG-08: forked workers that copy the data set page by page (pytorch/pytorch#13246).
 
-    ``grown``: bytes that one worker has grown by in ``batches`` batches of an epoch of ``epoch``;
-    ``most``: what it can copy from the training process. Growth of another kind, that goes on
-    beyond that, is not foretold.
+    ``grown``: bytes that one worker has grown by in ``batches`` batches; ``most``: what it can copy
+    from the training process. Growth of another kind, that goes on beyond that, is not foretold.
+    Looked at whenever the batches have doubled, growth that is steady is told of before it fills
+    the memory, and nobody has to be asked how long an epoch is.
     """
-    if grown < _NOISE or batches <= 0:
+    if grown < _NOISE:
         return None
-    each = min(most, grown * max(epoch, batches) // batches)
+    each = min(most - grown, grown)
     need = ranks * workers * each
     if need <= headroom.free:
         return None
@@ -148,9 +149,9 @@ def worker_memory(
         "memory of the data workers",
         need,
         headroom.free,
-        f"data workers have grown by {_size(grown)} each in {batches} batches; an epoch may take "
-        f"{_size(need)} ({of_all}{workers} workers x {_size(each)}) and {headroom.source} of "
-        f"{_size(headroom.limit)} leaves {_size(headroom.free)}",
+        f"data workers have grown by {_size(grown)} each in {batches} batches; as many again may "
+        f"take {_size(need)} more ({of_all}{workers} workers x {_size(each)}), and "
+        f"{headroom.source} of {_size(headroom.limit)} leaves {_size(headroom.free)}",
         "lower num_workers, or keep the data set in arrays or tensors instead of Python lists",
     )
 
