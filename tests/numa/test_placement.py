@@ -411,6 +411,14 @@ class TestShortfalls:
         assert said in rank.patcher.record.shortfall
         assert rank.mask == {1} and rank.marks
 
+    @pytest.mark.parametrize("asked", [True, False])
+    def test_caches_that_are_not_split_are_one_where_the_user_asked_for_it(
+        self, rank: Rank, asked: bool
+    ) -> None:
+        options = {"partition_per_llc": True} if asked else {}
+        rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="4").placement(**options).at_start()
+        assert ("PARTITION_PER_LLC has no effect" in rank.patcher.record.shortfall) is asked
+
     def test_none_without_such_options(self, rank: Rank) -> None:
         rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement(cpus="0,1").at_start()
         assert rank.patcher.record.shortfall == ""

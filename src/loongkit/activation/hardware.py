@@ -133,7 +133,8 @@ class Cpu:
 class Accelerator:
     """One accelerator: vendor, kind, PCI address, model name, NUMA node (-1 where unknown).
 
-    ``uuid`` is the driver's, where it tells one.
+    The address is in small letters, as the kernel writes it; ``uuid`` is the driver's, where it
+    tells one.
     """
 
     __slots__ = ("kind", "name", "numa_node", "pci", "uuid", "vendor")
@@ -143,7 +144,7 @@ class Accelerator:
     ) -> None:
         self.vendor = vendor
         self.kind = kind
-        self.pci = pci
+        self.pci = pci.lower()
         self.name = name
         self.numa_node = numa_node
         self.uuid = uuid

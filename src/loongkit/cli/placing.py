@@ -89,9 +89,7 @@ def _cause(view: View) -> str:
 
 
 def _shortfall(view: View) -> str:
-    texts = (
-        text for rank in view.bound for code, text in rank.reasons if code in planning.NOT_FOLLOWED
-    )
+    texts = (text for rank in view.bound for text in planning.not_followed(rank.plan))
     return "; ".join(dict.fromkeys(texts))
 
 

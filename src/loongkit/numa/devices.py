@@ -98,18 +98,16 @@ def guess(
             )
             said.append(("by-index-of-some", text))
             warnings.append(text)
-    table = visible_devices.table(machine, kind)
     devices = per_rank(
         found.addresses,
-        table,
+        found.table,
         local_rank,
         ranks,
-        shared=_shared(environ, found.addresses, table, local_rank),
+        shared=_shared(environ, found.addresses, found.table, local_rank),
     )
-    if local_rank >= 0 and len(devices) > len(set(devices)) and all(devices):
-        said.append(
-            ("ranks>gpus", f"accelerators are shared: {len(set(devices))} for {ranks} local ranks")
-        )
+    distinct = len(set(devices))
+    if local_rank >= 0 and len(devices) > distinct and all(devices):
+        said.append(("ranks>gpus", f"accelerators are shared: {distinct} for {ranks} local ranks"))
     return Identity(devices, found.addresses, tuple(said), tuple(warnings))
 
 
@@ -174,7 +172,7 @@ def _address(properties: Any, machine: Machine) -> str:
     if len(numbers) == len(ids):
         start = "{:04x}:{:02x}:{:02x}.".format(*numbers)
         for accelerator in machine.accelerators:
-            if accelerator.pci.lower().startswith(start):
+            if accelerator.pci.startswith(start):
                 return accelerator.pci
     uuid = str(getattr(properties, "uuid", "")).lower().removeprefix("gpu-")
     for address, known in machine.uuids.items():
@@ -205,7 +203,7 @@ def confirm(
     before = guessed.devices[local_rank] if local_rank < len(guessed.devices) else ""
     if own.lower() == before.lower():
         return guessed
-    kinds = [each.kind for each in machine.accelerators if each.pci.lower() == own.lower()]
+    kinds = [each.kind for each in machine.accelerators if each.pci == own.lower()]
     table = visible_devices.table(machine, kinds[0]) if kinds else ()
     devices = per_rank(visible, table, local_rank, ranks, shared=False)
     if devices[local_rank : local_rank + 1] != (own,):

@@ -44,7 +44,7 @@ def fill_in(machine: Machine, environ: Mapping[str, str]) -> None:
             machine.notes += (f"{VARIABLE}={path}: {error}; it names no accelerator's node",)
         return
     for each in unknown:
-        node = found.get(each.pci.lower(), -1)
+        node = found.get(each.pci, -1)
         if node in machine.nodes:
             each.numa_node = node
             machine.notes += (f"{each.pci}: node {node}, by {path}",)

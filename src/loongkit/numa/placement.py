@@ -223,7 +223,7 @@ class Placement:
             # The same cause in the words of those who know more about it.
             text = dict(identity.reasons).get(code, text)
             self._patcher.skip(f"{code}: {text}")
-        missing = [text for code, text in plan.reasons if code in planning.NOT_FOLLOWED]
+        missing = planning.not_followed(plan)
         if missing:
             self._patcher.fall_short("; ".join(missing))
         self._apply(machine, plan, self._binding)

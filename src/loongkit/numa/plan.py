@@ -30,20 +30,9 @@ if TYPE_CHECKING:
 _PREFIX = "LOONGKIT_NUMA_AFFINITY_"
 _ON_GPULESS = ("train_on_gpuless", "data_worker_on_gpuless", "data_worker_gpuless_only")
 
-#: Codes that stand for what the user has set and can't be followed, while the rest is done.
-NOT_FOLLOWED = frozenset(
-    (
-        "cpus-not-read",
-        "cpus-too-few",
-        "cpus-not-allowed",
-        "ignored",
-        "llc-gpuless",
-        "roles-need-2-llc",
-    )
-)
-
 #: Below these a binding that takes CPUs away is worth a warning.
 _FEW_CPUS, _FEW_PERCENT = 2, 25
+_FEW = "few-cpus"
 
 
 def plan(machine: Machine, request: Request) -> Plan:
@@ -68,6 +57,11 @@ def plan(machine: Machine, request: Request) -> Plan:
     train, data = _place(machine, request, nodes, usable, home, said)
     _warn_of_few(machine, nodes, usable, train, said)
     return _active(request, train, data, nodes, said)
+
+
+def not_followed(plan: Plan) -> list[str]:
+    """Return what the user has set and an active plan leaves out: all it warns of but few CPUs."""
+    return [text for code, text in plan.reasons if text in plan.warnings and code != _FEW]
 
 
 def _active(
@@ -116,12 +110,12 @@ def _own_nodes(
         return []
     if not _all_at_home(devices, home, said):
         return []
-    return sorted({home[device.lower()] for device in devices})
+    return sorted({home[device] for device in devices})
 
 
 def _all_at_home(devices: Iterable[str], home: Mapping[str, int], said: Reasons) -> bool:
     """Tell whether the node of each of some accelerators is known; ``said`` gets those not."""
-    unknown = [device for device in devices if device.lower() not in home]
+    unknown = [device for device in devices if device not in home]
     if unknown:
         text = (
             f"the kernel does not say on which node {', '.join(unknown)} hangs; "
@@ -278,4 +272,4 @@ def _warn_of_few(
             f"bound to {len(usable)} of the {total} CPUs of {names(nodes)}: this process may use "
             "no more of them; give its container CPUs of that node"
         )
-        said.say("few-cpus", text, warn=True)
+        said.say(_FEW, text, warn=True)

@@ -93,12 +93,12 @@ def ranks_on(
 
     None: some rank's place can't be known, so that shares could overlap.
     """
-    place = {each.pci.lower(): i for i, each in enumerate(machine.accelerators)}
-    devices = [device.lower() for device in request.devices]
-    if len(devices) < request.ranks or any(device not in home for device in devices):
+    place = {each.pci: i for i, each in enumerate(machine.accelerators)}
+    devices = request.devices
+    if len(devices) < request.ranks or not home.keys() >= set(devices):
         return None
     there = [rank for rank, device in enumerate(devices) if home[device] == node]
-    return sorted(there, key=lambda rank: (place[devices[rank]], rank))
+    return sorted(there, key=lambda rank: place[devices[rank]])  # equal ones stay in their order
 
 
 def by_roles(

@@ -50,11 +50,11 @@ def homes(machine: Machine) -> dict[str, int]:
     for accelerator in machine.accelerators:
         node = machine.nodes.get(accelerator.numa_node)
         if len(nodes) == 1:
-            found[accelerator.pci.lower()] = nodes[0]
+            found[accelerator.pci] = nodes[0]
         elif node is not None and node.cpus:
-            found[accelerator.pci.lower()] = node.id
+            found[accelerator.pci] = node.id
         elif node is not None and any(id in node.distances for id in nodes):
-            found[accelerator.pci.lower()] = _nearest(machine, node.id, nodes)
+            found[accelerator.pci] = _nearest(machine, node.id, nodes)
     return found
 
 
@@ -85,10 +85,12 @@ def job_accelerators(machine: Machine, devices: Iterable[str]) -> list[str]:
     Those that this process may not see count as well: a container with two of a host's eight
     GPUs is on a symmetric host. A display card of another vendor does not count.
     """
-    used = {device.lower() for device in devices}
-    kinds = {each.kind for each in machine.accelerators if each.pci.lower() in used}
-    kinds = kinds or {hardware.summary_kind(machine.accelerators)}
-    return [each.pci.lower() for each in machine.accelerators if each.kind in kinds]
+    kinds = {each.kind for each in machine.accelerators}
+    if len(kinds) > 1:
+        used = set(devices)
+        kinds = {each.kind for each in machine.accelerators if each.pci in used}
+        kinds = kinds or {hardware.summary_kind(machine.accelerators)}
+    return [each.pci for each in machine.accelerators if each.kind in kinds]
 
 
 def counts(machine: Machine, addresses: Iterable[str], home: Mapping[str, int]) -> dict[int, int]:

@@ -101,7 +101,7 @@ class Request:
     ) -> None:
         self.local_rank = local_rank
         self.ranks = ranks
-        self.devices = devices
+        self.devices = tuple(device.lower() for device in devices)
         self.options = options
         self.given = given
 

@@ -33,15 +33,22 @@ class Visible:
     """``addresses`` by device index, None where they can't be known.
 
     ``source`` names the variable that chose them; ``restricted`` tells that one did; ``doubt``
-    says why the order may be another one, "" where it is certain.
+    says why the order may be another one, "" where it is certain. ``table`` holds all that the
+    driver lets this process see.
     """
 
-    __slots__ = ("addresses", "doubt", "restricted", "source")
+    __slots__ = ("addresses", "doubt", "restricted", "source", "table")
 
     def __init__(
-        self, addresses: tuple[str, ...] | None, source: str, restricted: bool, doubt: str
+        self,
+        addresses: tuple[str, ...] | None,
+        table: tuple[str, ...],
+        source: str,
+        restricted: bool,
+        doubt: str,
     ) -> None:
         self.addresses = addresses
+        self.table = table
         self.source = source
         self.restricted = restricted
         self.doubt = doubt
@@ -66,7 +73,7 @@ def read(environ: Mapping[str, str], machine: Machine, kind: str) -> Visible:
     if not source:
         container = kind == hardware.NVIDIA and not _whole_container(environ, devices)
         doubt = _doubt(environ, machine, kind, devices, devices)
-        return Visible(devices, _CONTAINER if container else "", container, doubt)
+        return Visible(devices, devices, _CONTAINER if container else "", container, doubt)
     text = environ[source]
     addresses = chosen(text, devices, machine.uuids)
     if addresses is None:
@@ -75,7 +82,7 @@ def read(environ: Mapping[str, str], machine: Machine, kind: str) -> Visible:
         doubt = ""
     else:
         doubt = _doubt(environ, machine, kind, devices, addresses)
-    return Visible(addresses, source, True, doubt)
+    return Visible(addresses, devices, source, True, doubt)
 
 
 def chosen(text: str, devices: Sequence[str], uuids: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -149,7 +156,8 @@ def _doubt(
     """Say why an ordinal may mean another device than the one of that place in the table."""
     if kind != hardware.NVIDIA:
         return "the order in which the driver counts these devices is not known"
-    models = {each.name for each in machine.accelerators if each.pci in devices}
+    seen = set(devices)
+    models = {each.name for each in machine.accelerators if each.pci in seen}
     if len(models) > 1 and environ.get("CUDA_DEVICE_ORDER", "").strip() != "PCI_BUS_ID":
         return "CUDA orders devices of several models by their speed"
     if not _whole_container(environ, devices):
