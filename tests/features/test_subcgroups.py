@@ -23,7 +23,8 @@ from loongkit.numa import launched, placement, survey
 from loongkit.numa import plan as planning
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups import placement as group_placement
-from loongkit.numa.cgroups.placement import GroupPlacement, job_name, leaf_name
+from loongkit.numa.cgroups.names import job_name, leaf_name
+from loongkit.numa.cgroups.placement import GroupPlacement
 from loongkit.numa.placement import Placement
 
 BOTH = frozenset({0, 1})
@@ -218,6 +219,43 @@ def test_the_options_of_affinity_count_also_where_it_is_off(rank: Rank) -> None:
 def test_memory_nodes_only_on_demand(rank: Rank, mems: str, found: str) -> None:
     rank.start(1, SUBCGROUPS_MEMS=mems).arm()
     assert rank.groups.read(f"{rank.own}/{JOB}/node1.train/cpuset.mems") == found
+
+
+NO_MEMORY = "LOONGKIT_SUBCGROUPS_MEMS has no effect: node1.train keeps memory nodes 0; wanted 1"
+
+
+def without_memory_on_node_1(rank: Rank) -> Rank:
+    for name in ("mems", "effective_mems"):
+        rank.groups._put(f"{rank.own}/cpuset.{name}", "0")
+    return rank
+
+
+def test_memory_nodes_that_can_not_be_had_are_a_shortfall(rank: Rank) -> None:
+    without_memory_on_node_1(rank).start(1, SUBCGROUPS_MEMS="1")
+    rank._patch.setattr(planning, "not_followed", lambda _: ["other"])
+    assert rank.arm() is True
+    assert rank.where == f"/{JOB}/node1.train"
+    record = rank.records["subcgroups"]
+    assert record.shortfall.startswith(f"other; {NO_MEMORY}"), "it does not replace another one"
+    assert f"subcgroups: {NO_MEMORY}" in rank.said
+
+
+@pytest.mark.parametrize(("mems", "lacks"), [("1", False), ("0", True)])
+def test_no_shortfall_where_there_is_none(rank: Rank, mems: str, lacks: bool) -> None:
+    if lacks:
+        without_memory_on_node_1(rank)
+    rank.start(1, SUBCGROUPS_MEMS=mems).arm()
+    assert rank.where and rank.records["subcgroups"].shortfall == ""
+    assert "SUBCGROUPS_MEMS" not in rank.said
+
+
+def test_strictness_about_memory_nodes_leaves_nothing(rank: Rank) -> None:
+    without_memory_on_node_1(rank).start(1, affinity=False, SUBCGROUPS_MEMS="1")
+    rank.records["subcgroups"].strict = True
+    with pytest.raises(states.StrictError, match=NO_MEMORY):
+        rank.arm()
+    assert rank.where == "" and rank.groups.groups() == ["pod"]
+    assert settings.JOB_PLACEMENT not in os.environ and rank.marked == []
 
 
 def test_threads_that_others_have_pinned_stay_pinned(rank: Rank) -> None:
@@ -506,19 +544,32 @@ def test_a_process_born_in_a_group_plans_for_what_is_above_it(rank: Rank) -> Non
 @pytest.mark.parametrize(
     ("environ", "rank", "name"),
     [
-        ({"TORCHELASTIC_RUN_ID": "a/b c", "MASTER_PORT": "1"}, 0, "a_b_c"),
+        ({"TORCHELASTIC_RUN_ID": "Run-1_b", "MASTER_PORT": "1"}, 0, "Run-1_b"),
+        ({"TORCHELASTIC_RUN_ID": "a/b c", "MASTER_PORT": "1"}, 0, f"a_b_c-{0x612F622063:010x}"),
         ({"TORCHELASTIC_RUN_ID": "none", "MASTER_PORT": "29500"}, 0, "29500"),
-        ({"TORCHELASTIC_RUN_ID": "../x"}, 0, "___x"),
+        ({"TORCHELASTIC_RUN_ID": "../x"}, 0, f"___x-{0x2E2E2F78:010x}"),
         ({"MASTER_PORT": "29500"}, -1, "29500"),
         ({}, 0, "the launcher's number"),
         ({}, -1, "its own number"),
-        ({"TORCHELASTIC_RUN_ID": "r" * 300}, 0, "r" * 64),
+        ({"TORCHELASTIC_RUN_ID": "r" * 64}, 0, "r" * 64),
     ],
 )
 def test_names_of_jobs(environ: dict[str, str], rank: int, name: str) -> None:
     numbers = {"the launcher's number": os.getppid(), "its own number": os.getpid()}
     name = str(numbers.get(name, name))
     assert job_name(environ, rank) == name
+
+
+def test_jobs_that_are_alike_have_names_of_their_own() -> None:
+    """In what is cut off, in letters that may stand in no folder, in bytes that are no text."""
+    alike = ["a.b", "a_b", "a b", "\udc80", "\udc81", "é", *("r" * 64 + end for end in "AB")]
+    found = [job_name({"TORCHELASTIC_RUN_ID": text}, 0) for text in [*alike, "r" * 64]]
+    assert len(set(found)) == len(found)
+    for name in found:
+        assert (
+            len(name) <= 64 and name.isascii() and name.replace("-", "").replace("_", "a").isalnum()
+        )
+    assert found == [job_name({"TORCHELASTIC_RUN_ID": text}, 0) for text in [*alike, "r" * 64]]
 
 
 @pytest.mark.parametrize("kind", ["spawned", "forkserver"])

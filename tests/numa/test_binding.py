@@ -123,3 +123,16 @@ def test_the_real_kernel_takes_or_refuses_a_memory_policy_without_an_exception()
     if not refused:
         assert system.prefer_memory(None) == ""
     assert system.prefer_memory(1023) != "", "no machine has that node"
+
+
+def test_the_real_kernel_tells_the_memory_policy() -> None:
+    system = System()
+    node = min(system.memory_nodes(), default=0)
+    before = system.memory_policy()
+    if before != DEFAULT or system.prefer_memory(node):
+        pytest.skip("this machine takes no memory policy, or the tests run under one")
+    try:
+        assert system.memory_policy() == PREFERRED
+    finally:
+        system.prefer_memory(None)
+    assert system.memory_policy() == DEFAULT

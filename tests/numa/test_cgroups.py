@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from cgroup_kernel import ERRORS, Kernel
 
+from loongkit.activation import logs
 from loongkit.numa.cgroups import job_groups, layouts, leftovers
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups.job_groups import JobGroups
 from loongkit.numa.cgroups.layouts import Wanted
+from loongkit.numa.cgroups.names import is_leaf
+from loongkit.numa.cgroups.operations import Operations
 
 ME, OTHER = os.getpid(), 700
 TRAIN, DATA = Wanted(frozenset({0, 1})), Wanted(frozenset({2, 3}))
@@ -30,6 +33,13 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     taken: list[float] = []
     monkeypatch.setattr(leftovers.time, "sleep", taken.append)
     return taken
+
+
+@pytest.fixture(autouse=True)
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(logs, "info", lines.append)
+    return lines
 
 
 def host(kernel: Kernel, kind: str, *pids: int) -> str:
@@ -53,7 +63,7 @@ def groups(kernel: Kernel, pid: int = ME, job: str = "j", name: str = "node0") -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_layout_and_that_nothing_stays(kernel: Kernel, kind: str) -> None:
+def test_the_layout_and_that_nothing_stays(kernel: Kernel, kind: str, said: list[str]) -> None:
     own = host(kernel, kind)
     mount = kernel.mount_of(own)
     before = kernel.groups()
@@ -70,7 +80,7 @@ def test_the_layout_and_that_nothing_stays(kernel: Kernel, kind: str) -> None:
     changed = [line.split()[1] for line in kernel.log]
     assert all("/loongkit.j" in path or path.startswith(f"{own}/cgroup") for path in changed)
     made.leave()
-    assert kernel.groups() == before and kernel.where(ME, mount) == own
+    assert kernel.groups() == before and kernel.where(ME, mount) == own and said == []
     if kind == "threaded":
         assert kernel.read(f"{own}/cgroup.type") == "domain"
         assert kernel.read(f"{own}/cgroup.subtree_control") == ""
@@ -295,6 +305,32 @@ def test_memory_nodes(kernel: Kernel, kind: str, others: str) -> None:
     assert kernel.read(f"{job}/node0.data/cpuset.mems") == others, "none of these is ours"
 
 
+SOME, NO_MEMORY = frozenset({1, 9}), frozenset({9})
+
+
+@pytest.mark.parametrize(
+    ("kind", "train", "data", "problem"),
+    [
+        ("first", SOME, SOME, ""),
+        ("threaded", SOME, SOME, ""),
+        ("first", SOME, NO_MEMORY, "node0.data keeps memory nodes 0-1; wanted 9"),
+        ("threaded", NO_MEMORY, SOME, "node0.train keeps memory nodes 0-1; wanted 9"),
+        ("members", SOME, SOME, "no CPU sets here"),
+        ("members", frozenset(), frozenset(), ""),
+        ("first", frozenset(), frozenset(), ""),
+    ],
+)
+def test_memory_nodes_that_can_not_be_had(
+    kernel: Kernel, kind: str, train: frozenset[int], data: frozenset[int], problem: str
+) -> None:
+    host(kernel, kind)
+    wanted = Wanted(TRAIN.cpus, train), Wanted(DATA.cpus, data)
+    made = groups(kernel)
+    made.enter(*wanted)
+    found = made.memory_problem(*wanted)
+    assert problem in found and bool(found) is bool(problem)
+
+
 class TestLeaving:
     def test_a_helper_of_this_process_goes_along(self, kernel: Kernel) -> None:
         """multiprocessing's resource tracker outlives the process that started it."""
@@ -307,7 +343,9 @@ class TestLeaving:
         assert kernel.where(801, kernel.mounts[0]) == own
         assert kernel.groups_in(own) == []
 
-    def test_what_others_put_there_stays(self, kernel: Kernel, naps: list[float]) -> None:
+    def test_what_others_put_there_stays(
+        self, kernel: Kernel, naps: list[float], said: list[str]
+    ) -> None:
         own = host(kernel, "first")
         made = groups(kernel)
         made.enter(TRAIN, DATA)
@@ -315,7 +353,7 @@ class TestLeaving:
         kernel.write(f"{own}/loongkit.j/node0.data/cgroup.procs", "801")
         made.leave()
         assert kernel.groups_in(f"{own}/loongkit.j") == ["node0.data"]
-        assert kernel.where(ME, kernel.mounts[0]) == own and naps == []
+        assert kernel.where(ME, kernel.mounts[0]) == own and naps == [] and said == []
 
     def test_who_was_moved_elsewhere_stays_there(self, kernel: Kernel) -> None:
         host(kernel, "first")
@@ -330,7 +368,7 @@ class TestLeaving:
 
     @pytest.mark.parametrize(("times", "left"), [(4, 0), (5, 1)])
     def test_a_busy_group_is_tried_five_times(
-        self, kernel: Kernel, naps: list[float], times: int, left: int
+        self, kernel: Kernel, naps: list[float], said: list[str], times: int, left: int
     ) -> None:
         own = host(kernel, "first")
         made = groups(kernel)
@@ -339,14 +377,46 @@ class TestLeaving:
         made.leave()
         assert len(kernel.groups_in(own)) == left
         assert naps == [0.02] * times
+        assert ["is left behind" in line for line in said] == [True] * left
 
-    def test_the_group_above_takes_nobody_back(self, kernel: Kernel) -> None:
+    def test_the_group_above_takes_nobody_back(self, kernel: Kernel, said: list[str]) -> None:
+        """A process that is root no more, or was put here by one that is."""
         own = host(kernel, "first")
         made = groups(kernel)
         made.enter(TRAIN, DATA)
         kernel.refuse("write", f"{own}/cgroup.procs", errno.ENOSPC)
         made.leave()
         assert kernel.groups_in(f"{own}/loongkit.j") == ["node0.data", "node0.train"]
+        (line,) = said
+        assert line.startswith(f"subcgroups: /{own}/loongkit.j/node0.train is left behind: ")
+        assert os.strerror(errno.ENOSPC) in line
+
+    def test_a_process_that_can_open_no_file_any_more(
+        self, kernel: Kernel, said: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own = host(kernel, "first")
+        made = groups(kernel)
+        made.enter(TRAIN, DATA)
+
+        def fail(path: str) -> str:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+        monkeypatch.setattr(kernel, "read", fail)
+        made.leave()
+        (line,) = said
+        assert line.startswith(f"subcgroups: /{own}/loongkit.j/node0.train is left behind: ")
+        assert os.strerror(errno.EMFILE) in line
+
+    def test_a_process_that_sees_no_control_groups_any_more(
+        self, kernel: Kernel, said: list[str], tmp_path: Path
+    ) -> None:
+        own = host(kernel, "first")
+        made = groups(kernel)
+        made.enter(TRAIN, DATA)
+        made._operations = Operations(str(tmp_path / "empty"))
+        made.leave()
+        (line,) = said
+        assert line.startswith(f"subcgroups: /{own}/loongkit.j is left behind: ")
 
     def test_twice(self, kernel: Kernel) -> None:
         host(kernel, "first")
@@ -395,6 +465,73 @@ class TestStaleGroups:
         made = groups(kernel)
         made.enter(TRAIN, DATA)
         assert made.tier
+
+
+class TestGroupsOfOthers:
+    """They may be called loongkit.<something> too."""
+
+    FOREIGN = (
+        *("loongkit.empty", "loongkit.mine/custom", "loongkit.named/custom.train"),
+        *("loongkit.mixed/node0.train", "loongkit.mixed/node0.data", "loongkit.mixed/shared"),
+    )
+
+    @pytest.fixture
+    def own(self, kernel: Kernel) -> str:
+        own = host(kernel, "first", ME, OTHER)
+        for folder in self.FOREIGN:
+            path = own
+            for name in folder.split("/"):
+                path += f"/{name}"
+                if kernel.make(path):
+                    os.utime(kernel.root / path, (1, 1))
+        return own
+
+    def test_stay_however_old(self, kernel: Kernel, own: str) -> None:
+        before = kernel.groups()
+        made = groups(kernel)
+        made.enter(TRAIN, DATA)
+        made.leave()
+        assert kernel.groups() == before
+
+    def test_stay_where_a_child_may_have_made_them(
+        self, kernel: Kernel, own: str, naps: list[float]
+    ) -> None:
+        """Nor does anybody wait for their processes to end."""
+        kernel._join(f"{own}/loongkit.mine/custom", OTHER)
+        before = kernel.groups()
+        leftovers.of_children(kernel, ME, 0)
+        assert kernel.groups() == before and naps == []
+
+    def test_stay_beside_the_last_of_ours(self, kernel: Kernel, own: str) -> None:
+        groups(kernel, job="mixed").enter(TRAIN, DATA)
+        before = kernel.groups()
+        leftovers.of_this_process(kernel, ME)
+        assert kernel.groups() == before and kernel.where(ME, kernel.mounts[0]) == own
+
+    def test_are_not_what_a_process_is_taken_out_of(self, kernel: Kernel, own: str) -> None:
+        here = f"{own}/loongkit.named/custom.train"
+        kernel._join(here, ME)
+        kernel._tell()
+        (found,) = own_groups.find(kernel, ME)
+        assert (found.folder, found.leaf) == (here, "")
+
+
+@pytest.mark.parametrize("role", ["train", "data"])
+@pytest.mark.parametrize("stem", ["node0", "node0-1", "node0,2-3", "node0.r0", "node1.r15"])
+def test_names_of_our_form(stem: str, role: str) -> None:
+    assert is_leaf(f"{stem}.{role}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("custom", "train", "node0", ".train", "0.train", "custom.train", "node0.test"),
+        *("nodeA.train", "node00.train", "node1,0.train", "node0.rA.train", "node0.r.train"),
+        *("node0.x.train", "node0.r١.train", "node0.r1.r2.train", "mynode0.train"),
+    ],
+)
+def test_names_of_others(name: str) -> None:
+    assert not is_leaf(name)
 
 
 class TestWhatChildrenLeave:

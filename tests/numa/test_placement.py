@@ -18,8 +18,11 @@ from loongkit.activation.patching import Patcher, Skip
 from loongkit.features import numa_affinity
 from loongkit.numa import placement, survey
 from loongkit.numa.placement import Placement
+from loongkit.numa.system import PREFERRED
 
 BOTH = frozenset({0, 1})
+#: Modes of memory policies that are never ours (linux/mempolicy.h).
+BIND, INTERLEAVE = 2, 3
 OF_LAUNCHERS = ("LOONGKIT_", "CUDA_", "NVIDIA_", "SLURM", "OMPI", "MPI_", "LOCAL_", "WORLD_SIZE")
 
 
@@ -391,6 +394,58 @@ class TestProgramsOfARank:
         assert program.mask == {1} and program.kernel.preferred == [1] and program.marks
 
 
+class TestMemoryPolicy:
+    """numactl in front of the job, or in front of the shell that it came from."""
+
+    @pytest.mark.parametrize("policy", [PREFERRED, BIND, INTERLEAVE])
+    def test_one_of_somebody_else_is_kept_and_said(self, rank: Rank, policy: int) -> None:
+        rank.kernel.policy = policy
+        rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement().at_start()
+        assert rank.mask == {1} and rank.kernel.preferred == []
+        assert "the memory policy that somebody else has set (numactl) is kept" in rank.said
+        assert rank.patcher.record.shortfall == ""
+        rank.patcher.undo()
+        assert rank.kernel.policy == policy
+
+    def test_it_is_a_shortfall_of_one_who_asked_for_ours(self, rank: Rank) -> None:
+        rank.kernel.policy = BIND
+        rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement(memory=True).at_start()
+        assert "somebody else" in rank.patcher.record.shortfall and rank.mask == {1}
+
+    @pytest.mark.parametrize("asked", [True, False])
+    def test_a_refusal_is_one_of_somebody_who_asked_for_it(self, rank: Rank, asked: bool) -> None:
+        rank.kernel.memory_refused = "Operation not permitted"
+        options = {"memory": True} if asked else {}
+        rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement(**options).at_start()
+        assert ("Operation not permitted" in rank.patcher.record.shortfall) is asked
+        assert "Operation not permitted" in rank.said and rank.mask == {1}
+
+    @pytest.mark.parametrize(("policy", "preferred"), [(PREFERRED, [1]), (BIND, [])])
+    def test_a_preference_that_a_placed_process_has_left_is_ours(
+        self, rank: Rank, policy: int, preferred: list[int]
+    ) -> None:
+        rank.kernel.policy = policy
+        rank.env(LOONGKIT_JOB_PLACEMENT=f"{os.getpid()}/1/2/0-1/1/1")  # and this is it, after exec
+        rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement().at_start()
+        assert rank.kernel.preferred == preferred
+
+
+def test_a_refused_mask_is_told_in_words(rank: Rank) -> None:
+    rank.kernel.refuses = {0}
+    made = rank.env(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2").placement()
+    with pytest.raises(OSError, match="kernel refuses to bind this process to CPUs 1: Invalid"):
+        made.at_start()
+
+
+def test_why_a_device_is_not_known_is_said(rank: Rank) -> None:
+    rank.env(LOCAL_RANK="0", LOCAL_WORLD_SIZE="2", CUDA_VISIBLE_DEVICES="MIG-unknown")
+    made = rank.placement()
+    made.at_start()
+    made.at_import(Cuda())
+    why = "could not be known: CUDA_VISIBLE_DEVICES names devices whose parents"
+    assert why in rank.patcher.record.unused and rank.said.count(why) == 1
+
+
 class TestShortfalls:
     """Options that can't be followed, while the process is placed by the others."""
 
@@ -468,8 +523,14 @@ class TestWorkers:
         self, rank: Rank, data: str, options: dict[str, Any], preferred: list[None]
     ) -> None:
         rank.env(LOONGKIT_JOB_PLACEMENT=f"{os.getppid()}/-1/1/0-3/0-1/{data}")
+        rank.kernel.policy = PREFERRED
         rank.placement(**options).worker()
         assert rank.kernel.preferred == preferred
+
+    def test_a_memory_policy_of_the_users_is_kept(self, child: Rank) -> None:
+        child.kernel.policy = INTERLEAVE
+        child.placement().worker()
+        assert child.mask == {2} and child.kernel.preferred == []
 
     def test_a_mask_of_the_users_is_kept(self, child: Rank) -> None:
         child.kernel.masks[0] = frozenset({0, 3})

@@ -33,6 +33,16 @@ def test_a_list_for_each_rank(text, lists) -> None:
         assert not found.warnings
 
 
+def test_lists_that_nobody_uses_are_told() -> None:
+    """Two ranges that were meant for one rank look like that."""
+    found = plan(MACHINE, request(0, 1, cpus="0-15,32-47"))
+    assert shown(found) == ("0-15", "0-15") and codes(found) == ["cpus-not-used", "cpus"]
+    assert found.reasons[0][1].endswith(
+        "has 2 lists, of which 1 are used; for one rank a list of several ranges ends in ;"
+    )
+    assert codes(plan(MACHINE, request(0, 1, cpus="0-15,32-47;"))) == ["cpus"]
+
+
 BAD = [
     "x",
     "0-",

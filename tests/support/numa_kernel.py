@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loongkit.numa.system import System
+from loongkit.numa.system import DEFAULT, PREFERRED, System
 
 
 class Kernel(System):
@@ -14,6 +14,7 @@ class Kernel(System):
         self.refuses: set[int] = set()
         self.memory_refused = ""
         self.preferred: list[int | None] = []
+        self.policy = DEFAULT
 
     def threads(self) -> list[int]:
         return [thread or 100 for thread in self.masks]
@@ -35,4 +36,9 @@ class Kernel(System):
 
     def prefer_memory(self, node: int | None) -> str:
         self.preferred.append(node)
+        if not self.memory_refused:
+            self.policy = DEFAULT if node is None else PREFERRED
         return self.memory_refused
+
+    def memory_policy(self) -> int:
+        return self.policy

@@ -58,7 +58,7 @@ def at_work(with_collate: bool = True) -> Iterator[AtWork]:
         byte[0] = 1
 
     run = loop.Loop(mark).run
-    patcher.wrap(torch_worker, "_worker_loop", run, like=worker_loop.like)
+    patcher.wrap(torch_worker, "_worker_loop", run, like=worker_loop.like_of(torch_worker))
     shut_down, like = loop.shut_down, loop.shutdown_like
     patcher.wrap(_MultiProcessingDataLoaderIter, "_shutdown_workers", shut_down, like=like)
     sharing.install(patcher)

@@ -211,7 +211,12 @@ ROWS: tuple[tuple[object, ...], ...] = (
             ("memory", "LOONGKIT_NUMA_AFFINITY_MEMORY", "bool", True, False),
             ("sysfs", "LOONGKIT_NUMA_AFFINITY_SYSFS", "str", "", False),
         ),
-        ("torch.cuda", "torch.optim.optimizer", "torch.utils.data._utils.worker"),
+        (
+            "torch.cuda",
+            "torch.optim.optimizer",
+            "torch.utils.data.dataloader",
+            "torch.utils.data._utils.worker",
+        ),
         True,
     ),
     (
@@ -223,7 +228,12 @@ ROWS: tuple[tuple[object, ...], ...] = (
         (),
         (),
         (("mems", "LOONGKIT_SUBCGROUPS_MEMS", "bool", False, False),),
-        ("torch.cuda", "torch.optim.optimizer", "torch.utils.data._utils.worker"),
+        (
+            "torch.cuda",
+            "torch.optim.optimizer",
+            "torch.utils.data.dataloader",
+            "torch.utils.data._utils.worker",
+        ),
         True,
     ),
     (

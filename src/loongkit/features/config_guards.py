@@ -51,12 +51,12 @@ def guard_loaders(module: ModuleType, patcher: Patcher) -> None:
 @FEATURE.when_imported("torch.utils.data._utils.worker")
 def guard_workers(module: ModuleType, patcher: Patcher) -> None:
     """Check each data worker once the user's worker_init_fn has run."""
-    from loongkit.data.worker_loop import like
+    from loongkit.data.worker_loop import like_of
     from loongkit.guards.installation import guards_of
     from loongkit.guards.workers import WorkerGuards
 
     workers = WorkerGuards(guards_of(patcher).desk)
-    patcher.wrap(module, "_worker_loop", workers.worker_loop, like=like)
+    patcher.wrap(module, "_worker_loop", workers.worker_loop, like=like_of(module))
 
 
 @FEATURE.when_imported("torch.optim.optimizer")

@@ -98,6 +98,14 @@ def confirm(module: ModuleType, patcher: Patcher) -> None:
     patcher.on_undo(handle.remove)
 
 
+@FEATURE.when_imported("torch.utils.data.dataloader", support=True)
+def keep_loader_check(module: ModuleType, patcher: Patcher) -> None:
+    """Have DataLoaders warn of their workers where they would have without the placement."""
+    from loongkit.numa import loader_check
+
+    loader_check.keep(module, patcher)
+
+
 @FEATURE.when_imported("torch.utils.data._utils.worker", support=True)
 def place_workers(module: ModuleType, patcher: Patcher) -> None:
     """Move each data worker to its CPUs, before any code of the user's runs in it."""

@@ -39,7 +39,7 @@ def give_workers_slots(module: ModuleType, patcher: Patcher) -> None:
     def run(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         with_slots(functools.partial(with_kept_memory, original), *args, **kwargs)
 
-    patcher.wrap(module, "_worker_loop", run, like=worker_loop.like)
+    patcher.wrap(module, "_worker_loop", run, like=worker_loop.like_of(module))
 
 
 @FEATURE.when_imported("torch.utils.data.dataloader")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loongkit.activation import cpulists
+from loongkit.numa.system import DEFAULT, PREFERRED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,11 +17,13 @@ class Binding:
     """The masks of one process: those it had, and those that a plan gave it.
 
     Threads whose mask differs from the process's own were pinned by somebody else (the user,
-    NCCL, UCX) and are left alone, when binding and when putting back.
+    NCCL, UCX) and are left alone, when binding and when putting back. ``inherits`` tells that a
+    preference for a node's memory may be one of ours, which a process placed before has left.
     """
 
-    def __init__(self, system: System, base: frozenset[int]) -> None:
+    def __init__(self, system: System, base: frozenset[int], inherits: bool = False) -> None:
         self._system = system
+        self._inherits = inherits
         self.base = base
         self.bound: frozenset[int] | None = None
         self.memory: int | None = None
@@ -35,7 +38,11 @@ class Binding:
             OSError: the kernel refuses the CPUs for the calling thread; nothing was changed.
         """
         before = self.bound or self.base
-        self._system.set_mask(0, cpus)
+        try:
+            self._system.set_mask(0, cpus)
+        except OSError as error:
+            what = f"the kernel refuses to bind this process to CPUs {cpulists.format(cpus)}"
+            raise OSError(error.errno, f"{what}: {error.strerror}") from error
         self._move(before, cpus)
         self.bound = cpus
         return self._prefer(memory)
@@ -57,6 +64,8 @@ class Binding:
     def _prefer(self, memory: int | None) -> list[str]:
         if memory is None:
             return []
+        if self._is_others(self._system.memory_policy()):
+            return ["the memory policy that somebody else has set (numactl) is kept"]
         allowed = self._system.memory_nodes()
         if allowed and memory not in allowed:
             return [
@@ -68,6 +77,11 @@ class Binding:
             return [f"the memory of node {memory} can't be preferred: {refused}"]
         self.memory = memory
         return []
+
+    def _is_others(self, policy: int) -> bool:
+        """Tell whether a memory policy is neither the usual one nor, most likely, our own."""
+        ours = policy == PREFERRED and (self.memory is not None or self._inherits)
+        return policy != DEFAULT and not ours
 
     def _move(self, before: frozenset[int], cpus: frozenset[int]) -> None:
         """Give ``cpus`` to every thread whose mask is ``before``."""

@@ -17,7 +17,7 @@ from loongkit.numa import plan as planning
 from loongkit.numa.binding import Binding
 from loongkit.numa.report import Report
 from loongkit.numa.survey import Survey
-from loongkit.numa.system import System
+from loongkit.numa.system import PREFERRED, System
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Placement:
             Skip: this torch can't tell which device is which.
         """
         self._check(versions.module_version("torch"))
-        if not self._stays():
+        if not self._stays() and not self._patcher.record.unused:
             self._patcher.expect(_UNPLACED if self._rank < 0 else _UNKNOWN)
         # Runs at once where the device is in use already.
         device_module._lazy_call(self._when_used)
@@ -116,7 +116,8 @@ class Placement:
         pinned = mask < left.train and bool(openmp.binding_variables(os.environ))
         if mask == left.train or pinned:  # else the user has chosen another mask in the meantime
             self._system.set_mask(0, left.data)
-            if left.data != left.train and self._options["memory"]:
+            prefers = self._system.memory_policy() == PREFERRED
+            if left.data != left.train and self._options["memory"] and prefers:
                 # It has inherited a preference for the node of the GPU, and may be on another one.
                 self._system.prefer_memory(None)
 
@@ -161,7 +162,7 @@ class Placement:
             self._survey.look(self._options, base, version)
         except ValueError as error:
             self._patcher.skip(str(error))
-        self._binding = Binding(self._system, base)
+        self._binding = Binding(self._system, base, inherits=handover.read(os.environ) is not None)
 
     def _contained(self, step: Callable[[], object]) -> None:
         """Do something in the middle of the job.
@@ -215,6 +216,7 @@ class Placement:
             return False
         plan, identity, machine = found
         if not must and plan.reasons and plan.reasons[-1][0] == "no-device-identity":
+            self._wait_for_device(dict(identity.reasons).get("no-device-identity"))
             return False
         self._report.warn(self._name, (*identity.warnings, *plan.warnings))
         self._report.explain(self._name, (*identity.reasons, *plan.reasons))
@@ -234,7 +236,16 @@ class Placement:
     def _apply(self, machine: Machine, plan: Plan, binding: Binding) -> None:
         for refused in binding.bind(plan.train, plan.memory):
             logs.info(f"{self._name}: {refused}")
+            if "memory" in self._given:
+                self._patcher.fall_short(refused)
         self._hand_over(binding.base, plan.train, plan.data)
+
+    def _wait_for_device(self, doubt: str | None) -> None:
+        """Say why the device of a rank is not known yet: in the log, and later in the summary."""
+        why = f"{_UNKNOWN}: {doubt}" if doubt else _UNKNOWN
+        if self._patcher.record.unused != why:
+            logs.info(f"{self._name}: {why}")
+            self._patcher.expect(why)
 
     def _hand_over(self, base: frozenset[int], train: frozenset[int], data: frozenset[int]) -> None:
         handover.Handover(

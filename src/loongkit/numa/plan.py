@@ -39,7 +39,8 @@ def plan(machine: Machine, request: Request) -> Plan:
     """Decide where one process of a job and its data workers run.
 
     The reasons' codes. The user's own lists: ``cpus``, ``cpus-not-read``, ``cpus-too-few``,
-    ``cpus-not-allowed``. What is done: ``node``, ``gpuless-node``, ``llc-split``, ``roles-split``.
+    ``cpus-not-used``, ``cpus-not-allowed``. What is done: ``node``, ``gpuless-node``,
+    ``llc-split``, ``roles-split``.
     What is left out: ``few-cpus``, ``ignored``, ``llc-uneven``, ``llc-unknown``, ``llc-gpuless``,
     ``peers-unknown``, ``no-local-rank``, ``roles-need-2-llc``, ``no-gpuless-node``. Why a plan is
     not active: ``no-topology``, ``no-gpu``, ``no-device-identity``, ``gpu-node-unknown``,

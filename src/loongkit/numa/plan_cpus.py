@@ -64,6 +64,12 @@ def own(machine: Machine, request: Request, said: Reasons) -> frozenset[int] | N
         found = f"{what} has lists for {len(lists)} of the {ranks} local ranks"
         said.say("cpus-too-few", f"{found} and counts as not set; {_ACCEPTED}", warn=True)
         return None
+    if len(lists) > ranks:
+        text = (
+            f"{VARIABLE} has {len(lists)} lists, of which {ranks} are used; for one rank a list of "
+            "several ranges ends in ;"
+        )
+        said.say("cpus-not-used", text)
     lists = lists[:ranks]
     lost = frozenset().union(*lists) - machine.allowed
     if lost:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 
+from loongkit.activation import cpulists
 from loongkit.numa.cgroups import layouts, leftovers
 from loongkit.numa.cgroups import own as own_groups
-from loongkit.numa.cgroups.own import DATA, PREFIX, TRAIN
+from loongkit.numa.cgroups.names import DATA, PREFIX, TRAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +55,26 @@ class JobGroups:
             else:
                 self._entered.append(own)
 
+    def memory_problem(self, train: Wanted, data: Wanted) -> str:
+        """Return why the groups leave other memory nodes than was wanted; "" where they do not.
+
+        Raises:
+            OSError: the groups are gone.
+        """
+        for role, wanted in ((TRAIN, train), (DATA, data)):
+            if not wanted.mems:
+                continue
+            if self.tier == layouts.MEMBERS:
+                return "the groups have no CPU sets here, and so no memory nodes of their own"
+            leaf = f"{self._folder(self._entered[0])}/{self._name}{role}"
+            mems = own_groups.effective(self._operations, leaf, "mems")
+            if not mems <= wanted.mems:
+                return (
+                    f"{self._name}{role} keeps memory nodes {cpulists.format(mems)}; wanted "
+                    f"{cpulists.format(wanted.mems)}, of which the group above has none"
+                )
+        return ""
+
     def leave(self) -> None:
         """Move this process back and remove the groups that nobody uses any more."""
         while self._entered:
@@ -79,6 +100,9 @@ class JobGroups:
 
     def _leave(self, own: Own) -> None:
         job = self._folder(own)
+        if not self._operations.tree.exists(own.folder):
+            leftovers.say_left(job, "control groups are not to be seen any more, as after a chroot")
+            return
         leaves = [f"{job}/{self._name}{role}" for role in (TRAIN, DATA)]
         for leaf in leaves:
             self._empty(leaf, own)
@@ -98,8 +122,9 @@ class JobGroups:
             if pid == self._pid or own_groups.parent_of(self._operations, pid) == self._pid:
                 try:
                     move(self._operations, own.folder, pid)
-                except OSError:
-                    continue  # it has ended, or the group above takes no process: the folder stays
+                except OSError as error:  # it has ended, or the group above takes no process
+                    if pid == self._pid:
+                        leftovers.say_left(leaf, str(error))
 
     def _folder(self, own: Own) -> str:
         return f"{own.folder}/{self._job}"

@@ -1,8 +1,9 @@
-"""Clears away groups in which no process is left.
+"""Clears away groups of ours in which no process is left.
 
 A process that ends in an orderly way removes its own. What others leave, because they were killed
 or have become another program, is removed by the data workers that outlive them, by the process
-that has started them, at its own end, or by the next job in the same group.
+that has started them, at its own end, or by the next job in the same group. A folder that holds
+anything but groups of our names is left alone: it may be somebody else's.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import errno
 import time
 
-from loongkit.activation import process
+from loongkit.activation import logs, process
 from loongkit.numa.cgroups import layouts
 from loongkit.numa.cgroups import own as own_groups
-from loongkit.numa.cgroups.own import PREFIX, TRAIN
+from loongkit.numa.cgroups.names import PREFIX, TRAIN, is_leaf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,10 +83,9 @@ def of_this_process(operations: Operations, pid: int) -> None:
 
 
 def of_job(operations: Operations, job: str) -> bool:
-    """Remove a job's groups unless one has a process; tell whether all are gone."""
-    try:
-        names = operations.groups_in(job)
-    except OSError:
+    """Remove a job's groups unless one has a process, or is not ours; tell whether all are gone."""
+    names = _groups_in(operations, job)
+    if names is None or not all(map(is_leaf, names)):
         return False
     # Training groups first: a process that is about to enter one finds out then.
     names.sort(key=lambda name: not name.endswith(TRAIN))
@@ -98,8 +98,10 @@ def of_job(operations: Operations, job: str) -> bool:
 def remove(operations: Operations, folder: str) -> bool:
     """Remove a group that nobody uses any more; tell whether it is gone.
 
-    The kernel may need a moment to see that the last process has left.
+    The kernel may need a moment to see that the last process has left. A refusal is a line of the
+    log.
     """
+    problem = ""
     for _ in range(_TRIES):
         try:
             if layouts.is_populated(operations, folder) or operations.groups_in(folder):
@@ -107,10 +109,19 @@ def remove(operations: Operations, folder: str) -> bool:
             operations.remove(folder)
             return True
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return True
+            problem = str(error)
             if error.errno != errno.EBUSY:
-                return error.errno in (errno.ENOENT, errno.ENODEV)
+                break
         time.sleep(_PAUSE)
+    say_left(folder, problem)
     return False
+
+
+def say_left(folder: str, problem: str) -> None:
+    """Log why a group that this process should have removed is left behind."""
+    logs.info(f"subcgroups: /{folder} is left behind: {problem}")
 
 
 def _move_helpers(operations: Operations, job: str, folder: str) -> None:
@@ -137,11 +148,22 @@ def _is_helper(operations: Operations, pid: int) -> bool:
 
 
 def _jobs_below(operations: Operations, own: str) -> list[str]:
+    """Return the folders of jobs; not those that hold nothing, since they may be anybody's."""
+    jobs = []
+    for name in _groups_in(operations, own) or ():
+        if name.startswith(PREFIX):
+            leaves = _groups_in(operations, f"{own}/{name}")
+            if leaves and all(map(is_leaf, leaves)):
+                jobs.append(f"{own}/{name}")
+    return jobs
+
+
+def _groups_in(operations: Operations, folder: str) -> list[str] | None:
+    """Return the names of the groups right below one; None: it is gone."""
     try:
-        names = operations.groups_in(own)
+        return operations.groups_in(folder)
     except OSError:
-        return []
-    return [f"{own}/{name}" for name in names if name.startswith(PREFIX)]
+        return None
 
 
 def _made_at(operations: Operations, job: str) -> float:

@@ -6,13 +6,11 @@ import errno
 
 from loongkit.activation import cpulists
 from loongkit.activation.cgroups import Groups
+from loongkit.numa.cgroups.names import PREFIX, is_leaf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from loongkit.numa.cgroups.operations import Operations
-
-#: A job's groups: ``<own>/loongkit.<job>/<name>.train`` and ``….data``.
-PREFIX, TRAIN, DATA = "loongkit.", ".train", ".data"
 
 
 class Own:
@@ -27,7 +25,7 @@ class Own:
     def __init__(self, here: str, second: bool) -> None:
         parent, _, name = here.rpartition("/")
         above, _, job = parent.rpartition("/")
-        is_ours = job.startswith(PREFIX) and name.endswith((TRAIN, DATA))
+        is_ours = job.startswith(PREFIX) and is_leaf(name)
         self.folder = above if is_ours else here
         self.leaf = here if is_ours else ""
         self.second = second

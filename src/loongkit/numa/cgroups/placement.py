@@ -13,10 +13,11 @@ import os
 import sys
 import time
 
-from loongkit.activation import cpulists, logs, process, session
+from loongkit.activation import cpulists, logs, process, session, states
 from loongkit.activation import plan as decisions
 from loongkit.numa import handover, openmp, placement
-from loongkit.numa.cgroups import job_groups, layouts, leftovers
+from loongkit.numa import plan as planning
+from loongkit.numa.cgroups import job_groups, layouts, leftovers, names
 from loongkit.numa.cgroups import own as own_groups
 from loongkit.numa.cgroups.job_groups import JobGroups
 from loongkit.numa.cgroups.layouts import Wanted
@@ -38,8 +39,6 @@ _CARRY = {
     layouts.THREADED: "threaded groups with CPU sets",
     layouts.MEMBERS: "groups without CPU sets, which this host can't hand on",
 }
-#: Reasons of a plan which say that its CPUs are those of one rank alone.
-_OF_ONE_RANK = {"llc-split", "cpus"}
 #: After all that is the job's own (multiprocessing takes these numbers from high to low).
 _LAST = -100
 
@@ -175,17 +174,19 @@ class GroupPlacement(Placement):
         groups = JobGroups(
             self._operations,
             self._pid,
-            job_name(os.environ, self._rank),
-            leaf_name(machine, plan, self._rank),
+            names.job_name(os.environ, self._rank),
+            names.leaf_name(machine, plan, self._rank),
         )
         others = self._pinned_by_others(binding.base)
         inherited = self._system.mask() < binding.base
+        wanted = (self._wanted(machine, plan.train), self._wanted(machine, plan.data))
         try:
-            groups.enter(self._wanted(machine, plan.train), self._wanted(machine, plan.data))
+            groups.enter(*wanted)
         except OSError as error:
             self._patcher.skip(f"cgroup-unavailable:{_described(error)}")
         self._groups = groups
         self._leave_at_end()
+        self._check_memory(groups.memory_problem(*wanted), plan)
         self._pin_again(others, plan.train)
         logs.info(
             f"subcgroups: {groups.folder} ({_CARRY[groups.tier]}): training on CPUs "
@@ -199,6 +200,22 @@ class GroupPlacement(Placement):
             self._hand_over(binding.base, plan.train, plan.data)
             if inherited:
                 self._take_all(plan.train)
+
+    def _check_memory(self, problem: str, plan: Plan) -> None:
+        """Say that the groups leave other memory nodes than was asked for, and why.
+
+        Raises:
+            StrictError: LOONGKIT_STRICT=1; the groups are left then.
+        """
+        if not problem:
+            return
+        text = f"LOONGKIT_SUBCGROUPS_MEMS has no effect: {problem}"
+        logs.info(f"subcgroups: {text}")
+        try:
+            self._patcher.fall_short("; ".join((*planning.not_followed(plan), text)))
+        except states.StrictError:
+            self.put_back()
+            raise
 
     def _take_all(self, cpus: frozenset[int]) -> None:
         """Take the CPUs of the group, where a mask from before the launch would hold on."""
@@ -246,27 +263,7 @@ class GroupPlacement(Placement):
     def _wanted(self, machine: Machine, cpus: frozenset[int]) -> Wanted:
         if not self._patcher.options["mems"]:
             return Wanted(cpus)
-        return Wanted(cpus, frozenset(_nodes(machine, cpus)))
-
-
-def job_name(environ: Mapping[str, str], rank: int) -> str:
-    """Return what all processes of a job on this host call it, as it may stand in a folder's name.
-
-    torchrun's run id, unless it is the one that every job has by default; else the port of its
-    rendezvous; else the launcher's process, or that of a process that nobody has launched.
-    """
-    run = environ.get("TORCHELASTIC_RUN_ID", "")
-    launched = rank >= 0 or process.kind() in (process.SPAWNED, process.FORKSERVER)
-    text = run if run != "none" else ""
-    text = text or environ.get("MASTER_PORT", "") or str(os.getppid() if launched else os.getpid())
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in text)[:64]
-
-
-def leaf_name(machine: Machine, plan: Plan, rank: int) -> str:
-    """Return the name of the groups: the nodes, and the rank where its CPUs are its alone."""
-    name = f"node{cpulists.format(_nodes(machine, plan.train))}"
-    alone = rank >= 0 and any(code in _OF_ONE_RANK for code, _ in plan.reasons)
-    return f"{name}.r{rank}" if alone else name
+        return Wanted(cpus, frozenset(names.nodes_of(machine, cpus)))
 
 
 def _contained(step: Callable[[], object]) -> None:
@@ -275,10 +272,6 @@ def _contained(step: Callable[[], object]) -> None:
         step()
     except Exception as error:
         logs.info(f"subcgroups: groups may be left: {error!r}")
-
-
-def _nodes(machine: Machine, cpus: frozenset[int]) -> list[int]:
-    return [id for id, node in machine.nodes.items() if node.cpus & cpus]
 
 
 def _affinity() -> decisions.Entry:
