@@ -527,7 +527,7 @@ def test_names_of_our_form(stem: str, role: str) -> None:
     [
         *("custom", "train", "node0", ".train", "0.train", "custom.train", "node0.test"),
         *("nodeA.train", "node00.train", "node1,0.train", "node0.rA.train", "node0.r.train"),
-        *("node0.x.train", "node0.r١.train", "node0.r1.r2.train", "mynode0.train"),
+        *("node0.x.train", "node0.r\u0661.train", "node0.r1.r2.train", "mynode0.train"),
     ],
 )
 def test_names_of_others(name: str) -> None:
