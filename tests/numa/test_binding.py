@@ -9,7 +9,7 @@ import pytest
 from numa_kernel import Kernel
 
 from loongkit.numa.binding import Binding
-from loongkit.numa.system import System
+from loongkit.numa.system import DEFAULT, PREFERRED, System
 
 ALL = frozenset({0, 1, 2, 3})
 HALF = frozenset({2, 3})

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from loongkit.activation import cgroups
-from loongkit.guards import checks, memory_checks
+from loongkit.guards import checks, file_limit, memory_checks
 from loongkit.guards.memory_checks import Batch, SharedMemory
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from loongkit.activation.files import Tree
     from loongkit.guards.allowance import Allowance
     from loongkit.guards.desk import Desk
+    from loongkit.guards.file_limit import FileLimit
 
 SHARED_MEMORY = "/dev/shm"
 #: The batch from which on a worker's growth is measured, since caches have filled by then, and
@@ -31,8 +31,9 @@ _MOST_OBJECTS = 2000
 class Loading(NamedTuple):
     """What an iterator was made with.
 
-    ``shared`` is what /dev/shm had before the workers started; ``binding`` is the main thread's,
-    of which the workers are to be asked whether they kept it (None: no question).
+    ``shared`` is what /dev/shm had before the workers started, ``files`` the limit of open files
+    then; ``binding`` is the main thread's, of which the workers are to be asked whether they kept
+    it (None: no question).
     """
 
     workers: int
@@ -40,6 +41,7 @@ class Loading(NamedTuple):
     pinned: bool
     forks: bool
     shared: SharedMemory
+    files: FileLimit
     binding: Allowance | None
 
 
@@ -105,17 +107,23 @@ class FirstBatches:
         if loading.forks and could_fill_memory(desk.tree, loading.workers * desk.ranks):
             self._due.setdefault(GROWTH_FROM, []).append(self._begin_growth)
             self._due.setdefault(GROWTH_TO, []).append(self._look_at_growth)
+        workers = [worker.pid for worker in iterator._workers]
         if self._slots_work():
+            loading.files.put_back(workers)
             return
         found = weigh(batch, loading.pinned)
         on_their_way = memory_checks.OnTheirWay(loading.workers, loading.prefetch, loading.pinned)
         needed = (found, on_their_way, desk.ranks)
         desk.handle(memory_checks.shared_memory(loading.shared, *needed))
-        if torch.multiprocessing.get_sharing_strategy() != "file_descriptor":
+        if not file_limit.passes_files():
             return
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        finding = memory_checks.open_files(soft, hard, self._opened, found, on_their_way)
-        desk.handle(finding, lambda files: _raise_limit(iterator, files, hard))
+        limit = loading.files
+        finding = memory_checks.open_files(
+            limit.soft, limit.hard, self._opened, found, on_their_way
+        )
+        if finding is None:
+            limit.put_back(workers)
+        desk.handle(finding, lambda files: limit.keep(files, workers))
 
     def _begin_growth(self, iterator: Any, _batch: Any) -> None:
         self._private = private_memory(self._desk.tree, iterator._workers[0].pid)
@@ -219,8 +227,3 @@ def could_fill_memory(tree: Tree, workers: int) -> bool:
     """Tell whether the memory would not do if each worker came to copy all of this process's."""
     headroom = cgroups.memory_headroom(cgroups.Groups(tree))
     return headroom is not None and workers * own_memory(tree) > headroom.free
-
-
-def _raise_limit(iterator: Any, files: int, hard: int) -> None:
-    for pid in (0, *(worker.pid for worker in iterator._workers)):
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (files, hard))

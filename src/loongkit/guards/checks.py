@@ -33,13 +33,15 @@ def intra_op_threads(threads: int, budget: Budget, chosen: bool) -> Finding | No
     if exceeded is None:
         return None
     bound, limit, fix = exceeded
+    # Where it is set, that is followed already, or something else decides.
+    otherwise = "" if chosen else f"set OMP_NUM_THREADS={limit} or "
     return Finding(
         "CG-01",
         "torch.get_num_threads()",
         threads,
         limit,
         f"torch.get_num_threads() is {threads}, more than {limit} ({bound.reason})",
-        f"set OMP_NUM_THREADS={limit} or call torch.set_num_threads({limit})",
+        f"{otherwise}call torch.set_num_threads({limit})",
         None if chosen else fix,
     )
 
@@ -82,13 +84,14 @@ def data_workers(workers: int, budget: Budget, iterable: bool) -> Finding | None
     if exceeded is None:
         return None
     bound, limit, fix = exceeded
+    order = " (the samples of an IterableDataset and their order depend on it)" if iterable else ""
     return Finding(
         "CG-03",
         "num_workers",
         workers,
         limit,
         f"a DataLoader has num_workers={workers}, more than the {limit} that fit ({bound.reason})",
-        f"set num_workers={limit}",
+        f"set num_workers={limit}{order}",
         None if iterable else fix,
     )
 

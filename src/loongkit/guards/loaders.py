@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch.utils.data._utils.worker import get_worker_info
 
 from loongkit.guards import allowance, batches, checks
+from loongkit.guards.file_limit import FileLimit
 from loongkit.guards.memory_checks import SharedMemory
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class LoaderGuards:
         self._desk.run(lambda: self._check_workers(loader))
         self._trainer.check()
         self._desk.run(lambda: loading.append(self._loading(loader)))
+        if loading and loader not in self._watched and self._desk.mends():
+            self._desk.run(loading[0].files.lift)
         iterator = original(loader)
         if loading:
             self._desk.run(lambda: self._watch(iterator, loader, loading[0]))
@@ -94,6 +97,7 @@ class LoaderGuards:
             pinned=loader.pin_memory,
             forks=forks(loader),
             shared=SharedMemory(free, self._free.get(loader, free), total),
+            files=FileLimit(),
             binding=self._binding(loader),
         )
 

@@ -100,12 +100,12 @@ def open_files(
     ``opened``: files that this process had open when its workers had started, and no batch had
     come (pytorch/pytorch#973, #11201).
     """
-    if soft == UNLIMITED or soft >= _PLENTY_OF_FILES:
+    if not could_be_short(soft):
         return None
     need = opened + on_their_way.files * batch.tensors
     if need * _NEAR[1] <= soft * _NEAR[0]:
         return None
-    reachable = _MOST_FILES if hard == UNLIMITED else hard
+    reachable = most_files(hard)
     enough = need * _NEAR[1] // _NEAR[0] + 1
     if reachable >= enough:
         change = f"raise it (ulimit -n {min(reachable, max(enough, _PLENTY_OF_FILES))})"
@@ -125,6 +125,16 @@ def open_files(
         f"{change}, or call torch.multiprocessing.set_sharing_strategy('file_system')",
         reachable if reachable > soft else None,
     )
+
+
+def could_be_short(soft: int) -> bool:
+    """Tell whether a limit on open files is one that a job could come near to."""
+    return soft != UNLIMITED and soft < _PLENTY_OF_FILES
+
+
+def most_files(hard: int) -> int:
+    """Return what a soft limit can be raised to under a hard one."""
+    return _MOST_FILES if hard == UNLIMITED else hard
 
 
 def worker_memory(
